@@ -119,7 +119,7 @@ def test_a_class_of_another_version_or_a_wrong_name_is_told_likewise(
     (name,) = plain.pop("own_kinds")
     (unknown / "recipe.json").write_text(json.dumps(plain))
     said = refused("verify", unknown)
-    assert f"'{name}' is no kind of Objective that this version knows." in said and "with --recipe FILE.py" in said
+    assert f"'{name}' is not a kind of Objective that this version knows." in said and "with --recipe FILE.py" in said
 
 
 def test_the_report_names_the_file_that_is_needed(run: Path, tmp_path: Path) -> None:

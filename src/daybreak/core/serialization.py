@@ -99,7 +99,7 @@ def _dataclass_from_dict(cls: Any, value: Any, where: str) -> Any:
         kind = str(value.pop("kind", None))
         if kind not in kinds:
             raise UnknownKind(
-                f"'{kind}' is no kind of {cls.__name__} that this version knows.{nearest(kind, kinds)}",
+                f"'{kind}' is not a kind of {cls.__name__} that this version knows.{nearest(kind, kinds)}",
                 f"Use one of: {', '.join(sorted(kinds))}.",
             )
         cls = kinds[kind]

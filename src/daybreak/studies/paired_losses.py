@@ -137,7 +137,7 @@ def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> 
     if abs(middle) <= wider:
         return f"{ahead} by no more than the spread, no claim"
     if unit != "seconds":
-        return f"{ahead} at equal {unit}, which is no equal clock: no claim"
+        return f"{ahead} at equal {unit}, which does not give equal time: no claim"
     return f"{'B' if middle > 0 else 'A'} is better"
 
 

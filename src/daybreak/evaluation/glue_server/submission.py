@@ -236,7 +236,7 @@ def _archive(path: Path) -> Iterator[tuple[str, bytes | str]]:
             archive = zipfile.ZipFile(file)
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         except Exception as error:  # a damaged archive raises many types
-            yield "", f"'{path.name}' is no zip that can be read ({reason(error)}). Zip the 11 files again."
+            yield "", f"'{path.name}' is not a readable zip file ({reason(error)}). Zip the 11 files again."
             return
         for entry in entries:
             place = _shown(entry.filename)
@@ -322,7 +322,7 @@ def _value_fault(file: PredictionFile, value: str) -> tuple[str, str] | None:
     if value in dict(file.values):
         mapped = " and ".join(f"{answer} for {name}" for name, answer in file.values)
         return "name", f"'{shown}' is the name of a label. Write {mapped}."
-    return "label", f"'{shown}' is no answer of this task. Write {' or '.join(allowed)}."
+    return "label", f"'{shown}' is not an answer of this task. Write {' or '.join(allowed)}."
 
 
 def _shown(text: str) -> str:

@@ -295,10 +295,10 @@ def _listed(path: Path, place: str, holder: Any, key: str) -> Iterator[tuple[str
     """Yield the objects of the list ``key`` with their paths in the file."""
     where = f"{place}.{key}".lstrip(".")
     if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
-        raise _unfit(path, f"{where} is no list", FORM)
+        raise _unfit(path, f"{where} is not a list", FORM)
     for number, item in enumerate(holder[key]):
         if not isinstance(item, dict):
-            raise _unfit(path, f"{where}[{number}] is no object", FORM)
+            raise _unfit(path, f"{where}[{number}] is not an object", FORM)
         yield f"{where}[{number}]", item
 
 
@@ -319,7 +319,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Any
 
 def _row(path: Path, place: str, row: Any, columns: Sequence[str]) -> Question:
     if not isinstance(row, dict):
-        raise _unfit(path, f"{place} is no object", "Write one object a line.")
+        raise _unfit(path, f"{place} is not an object", "Write one object per line.")
     for column in columns:
         if column not in row:
             names = ", ".join(map(shown, list(row)[:MANY]))
@@ -329,7 +329,7 @@ def _row(path: Path, place: str, row: Any, columns: Sequence[str]) -> Question:
     answers = row[label] if isinstance(row[label], dict) else {}
     texts, starts = answers.get("text"), answers.get("answer_start")
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-        raise _unfit(path, f"{place} has answers that are no two lists of the same length", ROW_FORM)
+        raise _unfit(path, f"{place} has answers that are not two lists of the same length", ROW_FORM)
     found = [
         Answer(_text(path, place, {"text": text}, "text"), _start(path, place, start))
         for text, start in zip(texts, starts)
@@ -341,7 +341,7 @@ def _text(path: Path, place: str, holder: dict[str, Any], key: str) -> str:
     """Return a string; half of a surrogate pair is refused because tokenizers refuse it."""
     value = holder.get(key)
     if not isinstance(value, str) or re.search("[\ud800-\udfff]", value):
-        raise _unfit(path, f"{place} has a '{key}' that is no text", "Give each of them as text.")
+        raise _unfit(path, f"{place} has a '{key}' that is not text", "Give each of them as text.")
     return value
 
 

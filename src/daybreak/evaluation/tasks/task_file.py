@@ -164,7 +164,7 @@ def _symmetric(path: Path, values: dict[str, Any], kind: Kind) -> bool:
         raise _unfit(path, f"has symmetric = true, which the kind {kind.name} does not have.", "Remove it.")
     pair = isinstance(values["text"], list) and len(values["text"]) == 2
     if value and not pair:
-        raise _unfit(path, "has symmetric = true, but its rows are no pairs of texts.", "Remove it.")
+        raise _unfit(path, "has symmetric = true, but its rows are not pairs of texts.", "Remove it.")
     return value
 
 
