@@ -95,4 +95,3 @@ def test_dropout_is_replayed_from_the_seed_and_absent_in_evaluation(positions: T
     plain = Bert(replace(shape, dropout=0.0, attention_dropout=0.0), VOCABULARY)
     plain.load_state_dict(model.state_dict())
     assert torch.equal(model.eval().logits(ids, positions), plain.train().logits(ids, positions))
-    assert not any(isinstance(module, nn.Dropout) for module in plain.modules())

@@ -17,7 +17,7 @@ from daybreak.models.crammed import (
     Crammed,
     CrammedEncoder,
     from_hugging_face,
-    published_name,
+    published_names,
     published_shape,
     queries_keys_values,
 )
@@ -244,7 +244,10 @@ def test_published_names_and_shapes_at_full_size(name: str) -> None:
     with torch.device("meta"):
         state = Crammed(shape, 32_768).state_dict()
     kind = config["attention"]["type"]
-    ours = {published_name(n, kind, shape.head): tuple(tensor.shape) or (1,) for n, tensor in state.items()}
+    ours = {
+        published_names(n, attention=kind, head=shape.head)[0]: tuple(tensor.shape) or (1,)
+        for n, tensor in state.items()
+    }
     buffers = ("alpha", "norm_factor", "position_ids", "encoder.p")
     assert ours == {n: size for n, size in documented(config, version).items() if not n.endswith(buffers)}
 

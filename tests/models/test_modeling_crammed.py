@@ -110,7 +110,7 @@ def test_the_exported_folder_gives_our_logits(shape: CrammedEncoder, tmp_path: P
 
 def test_the_modelling_files_know_only_each_other_torch_and_transformers() -> None:
     files = LAYOUTS["version 2"].modelling_files()
-    assert set(files) == {"modeling_crammed.py", "modeling_crammed_layers.py"}
+    assert set(files) == {"modeling_crammed.py", "modeling_crammed_layers.py", "layers.py"}
     imported = set()
     for source in files.values():
         for node in ast.walk(ast.parse(source.read_text())):
@@ -120,7 +120,7 @@ def test_the_modelling_files_know_only_each_other_torch_and_transformers() -> No
                 assert node.module
                 imported.add("." * node.level + node.module.split(".")[0])
         assert "daybreak." not in source.read_text()
-    assert imported == {"__future__", "math", "torch", "transformers", "typing", ".modeling_crammed_layers"}
+    assert imported == {"__future__", "math", "torch", "transformers", "typing", ".modeling_crammed_layers", ".layers"}
 
 
 @pytest.mark.parametrize("name", ["version 2", "simple"])

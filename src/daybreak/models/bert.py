@@ -15,23 +15,24 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
+from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import (
-    attend_heads,
-    attention_mask,
-    check_sizes,
-    correlate,
-    dropping,
-    parameter_sizes,
-    sinusoid_table,
-    take,
+from daybreak.models.layers import Attention, Dropout, sinusoid_table, take
+from daybreak.models.trunk import (
+    Trunk,
+    check_fixed,
+    check_heads,
+    check_shape,
+    correlate_attention,
+    export_state,
+    load_checkpoint,
+    renamed,
 )
 from daybreak.schemas.run import SpecialIds
 
@@ -74,26 +75,26 @@ class BertEncoder(EncoderConfig):
     """Correlation of the initial output weights of attention with the transposed value weights (same source)."""
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.positions, self.segments) < 1:
-            raise UserError("Every size in --model must be at least 1.", "Correct the number.")
+        check_shape(
+            self.layers,
+            self.hidden_size,
+            self.heads,
+            self.intermediate_size,
+            self.positions,
+            self.segments,
+            dropouts=(self.dropout, self.attention_dropout, self.finetune_dropout),
+            correlations=(self.query_key_correlation, self.value_output_correlation),
+        )
         if self.activation not in APPROXIMATIONS:
             raise UserError(f"--model.activation cannot be '{self.activation}'.", "Use gelu or gelu_new.")
-        if not all(0 <= rate < 1 for rate in (self.dropout, self.attention_dropout, self.finetune_dropout)):
-            raise UserError("A dropout in --model must be at least 0 and below 1.", "Correct the number.")
         if self.sinusoidal_start and self.hidden_size % 2:
             raise UserError("--model.sinusoidal-start needs an even hidden size.", "Correct --model.hidden-size.")
         if self.next_sentence and self.segments < 2:
             raise UserError("Next-sentence prediction needs two segments.", "Set --model.segments to 2.")
-        if not all(0 <= value <= 1 for value in (self.query_key_correlation, self.value_output_correlation)):
-            raise UserError("The correlations in --model must be in [0, 1].", "Correct the number.")
         check_positive(init_std=self.init_std)
 
     def build(self, vocabulary: int) -> Bert:
-        if self.hidden_size % self.heads:
-            raise UserError(
-                f"A hidden size of {self.hidden_size} cannot be divided into {self.heads} heads.",
-                "Choose --model.heads so that it divides --model.hidden-size.",
-            )
+        check_heads(self.hidden_size, self.heads)
         model = Bert(self, vocabulary)
         initialise(model, self.init_std)
         return model
@@ -131,49 +132,7 @@ class BertEncoder(EncoderConfig):
         }
 
     def export_weights(self, model: Encoder) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = {}
-        for name, tensor in model.state_dict().items():
-            if name == "output.weight":
-                continue  # the tied decoder weight: transformers ties it again when it loads
-            names = hugging_face_names(name)
-            # Copies instead of views of one storage, which safetensors refuses.
-            state.update(zip(names, (part.clone() for part in tensor.chunk(len(names)))))
-        return exported(state)
-
-
-class Attention(nn.Module):
-    def __init__(self, shape: BertEncoder):
-        super().__init__()
-        self.heads = shape.heads
-        self.channels = shape.hidden_size // shape.heads
-        self.dropout = shape.attention_dropout
-        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
-        self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
-
-    def forward(self, x: Tensor, queries: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        """Attend from ``queries`` to ``x``.
-
-        Args:
-            queries: ``x`` itself or its masked positions [B, K, D].
-            x: [B, L, D], source of keys and values.
-        """
-        rows, length, hidden_size = x.shape
-        if queries is x:
-            query, key, value = self.qkv(x).view(rows, length, 3, self.heads, self.channels).unbind(2)
-        else:
-            query = F.linear(queries, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size])
-            query = query.view(rows, -1, self.heads, self.channels)
-            kv = F.linear(x, self.qkv.weight[hidden_size:], self.qkv.bias[hidden_size:])
-            key, value = kv.view(rows, length, 2, self.heads, self.channels).unbind(2)
-        mixed = attend_heads(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            mask,
-            causal=causal,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        return self.out(mixed)
+        return export_state(model, hugging_face_names)
 
 
 class Block(nn.Module):
@@ -182,43 +141,35 @@ class Block(nn.Module):
     def __init__(self, shape: BertEncoder):
         super().__init__()
         self.approximation = APPROXIMATIONS[shape.activation]
-        self.attention = Attention(shape)
+        self.attention = Attention(shape.hidden_size, shape.heads, dropout=shape.attention_dropout)
         self.attention_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
         self.up = nn.Linear(shape.hidden_size, shape.intermediate_size)
         self.down = nn.Linear(shape.intermediate_size, shape.hidden_size)
         self.unit_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
-        self.drop = dropping(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None) -> Tensor:
-        stream = x if positions is None else take(x, positions)
-        stream = self.attention_norm(stream + self.drop(self.attention(x, stream, mask, causal)))
+        queries = None if positions is None else take(x, positions)
+        stream = x if queries is None else queries
+        stream = self.attention_norm(stream + self.dropout(self.attention(x, queries, mask, causal)))
         activated = F.gelu(self.up(stream), approximate=self.approximation)
-        return self.unit_norm(stream + self.drop(self.down(activated)))
+        return self.unit_norm(stream + self.dropout(self.down(activated)))
 
 
-class Bert(Encoder):
+class Bert(Trunk):
     def __init__(self, shape: BertEncoder, vocabulary: int):
-        super().__init__()
-        self.shape = shape
-        self.vocabulary = vocabulary
-        self.hidden_size = shape.hidden_size
-        self.embedding = nn.Embedding(vocabulary, shape.hidden_size)
+        super().__init__(shape, vocabulary)
         self.positions = nn.Embedding(shape.positions, shape.hidden_size)
         self.segments = nn.Embedding(shape.segments, shape.hidden_size)
         self.embedding_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
-        self.drop = dropping(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.head_dense = nn.Linear(shape.hidden_size, shape.hidden_size)
         self.head_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
-        self.output = nn.Linear(shape.hidden_size, vocabulary)
-        self.output.weight = self.embedding.weight
+        self.tie_decoder()
         if shape.next_sentence:
             self.pooler = nn.Linear(shape.hidden_size, shape.hidden_size)
             self.next_head = nn.Linear(shape.hidden_size, 2)
-
-    @property
-    def decoder(self) -> nn.Linear:
-        return self.output
 
     def states(
         self,
@@ -229,21 +180,9 @@ class Bert(Encoder):
         attend: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        length = ids.shape[1]
         segments = self.segments.weight[0] if types is None else self.segments(types)
-        x = self.drop(self.embedding_norm(self.embedding(ids) + (self.positions.weight[:length] + segments)))
-
-        def mask_of(queries: Tensor | None, by_mask: bool) -> Tensor | None:
-            return attention_mask(
-                length, causal=by_mask, window=None, attend=attend, positions=queries, device=ids.device
-            )
-
-        # SDPA is faster with its own causal attention than with a mask, which masked positions need.
-        mask = mask_of(None, causal and attend is not None)
-        for block in self.blocks[:-1]:
-            x = self.run_block(block, x, mask, causal, None)
-        last = mask if positions is None else mask_of(positions, causal)
-        return self.run_block(self.blocks[-1], x, last, causal, positions)
+        positioned = self.embedding(ids) + (self.positions.weight[: ids.shape[1]] + segments)
+        return self.run_blocks(self.dropout(self.embedding_norm(positioned)), positions, causal, attend)
 
     def parts(self, name: str) -> int:
         return 3 if name.endswith(("attention.qkv.weight", "attention.qkv.bias")) else 1
@@ -274,11 +213,7 @@ def initialise(model: Bert, std: float) -> None:
         waves = math.sqrt(2) * std * sinusoid_table(shape.positions, shape.hidden_size, model.positions.weight.device)
         basis, _ = torch.linalg.qr(torch.randn(shape.hidden_size, shape.hidden_size, device=waves.device))
         model.positions.weight.copy_(waves @ basis)
-    for block in model.blocks:
-        attention = cast(Block, block).attention
-        query, key, value = attention.qkv.weight.chunk(3)
-        correlate(key, query, shape.query_key_correlation)
-        correlate(attention.out.weight, value.T, shape.value_output_correlation)
+    correlate_attention(model, shape.query_key_correlation, shape.value_output_correlation)
 
 
 NAMES = (
@@ -305,10 +240,7 @@ INNER_NAMES = (
 
 def hugging_face_names(name: str) -> list[str]:
     """Return transformers' name of a parameter; for the fused projection the names of query, key and value."""
-    ours, theirs = next(pair for pair in NAMES if name.startswith(pair[0]))
-    name = theirs + name[len(ours) :]
-    for ours, theirs in INNER_NAMES:
-        name = name.replace(ours, theirs)
+    name = renamed(name, NAMES, INNER_NAMES)
     if ".attention.qkv." in name:
         return [name.replace(".qkv.", f".self.{part}.") for part in ("query", "key", "value")]
     return [name]
@@ -319,8 +251,16 @@ def hugging_face_names(name: str) -> list[str]:
 EMBEDDING, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 BIAS, DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 POOLER, NEXT_HEAD = "bert.pooler.dense.", "cls.seq_relationship."
-IGNORED = re.compile(rf"{DECODER}|{DECODER_BIAS}|bert\.embeddings\.(position_ids|token_type_ids)")
-"""Tensors that repeat another one or only count positions."""
+COPIES = {DECODER: EMBEDDING, DECODER_BIAS: BIAS}
+IGNORED = rf"^({DECODER_BIAS}$|bert\.embeddings\.(position_ids|token_type_ids)$|{POOLER}|{NEXT_HEAD})"
+"""Tensors that repeat another one, only count positions, or are half of a next-sentence head."""
+FIXED = {
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+"""Supported values of config.json."""
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
 """transformers' names -> Daybreak's; the last two are the same formula."""
 
@@ -343,17 +283,12 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
         )
     shape = shape_from_hugging_face(config, next_sentence={f"{POOLER}weight", f"{NEXT_HEAD}weight"} <= set(state))
     vocabulary = int(config.get("vocab_size", 30522))
-    sizes = parameter_sizes(shape, vocabulary, shape.layers, weights)
-    state.setdefault(BIAS, state.get(DECODER_BIAS, torch.empty(0)))
-    names = {ours: hugging_face_names(ours) for ours in sizes if ours != "output.weight"}
-    _check_names({theirs for parts in names.values() for theirs in parts}, set(state))
-    for copy, original in ((DECODER, EMBEDDING), (DECODER_BIAS, BIAS)):
-        if not torch.equal(state.get(copy, state[original]), state[original]):
-            raise UserError(f"The checkpoint's '{copy}' is not tied to '{original}'.", "Use one where it is.")
-    fused = {ours: torch.cat([state[theirs].float() for theirs in parts]) for ours, parts in names.items()}
-    check_sizes(fused, sizes, {ours: parts[0] for ours, parts in names.items()})
-    model = Bert(shape, vocabulary)
-    model.load_state_dict({**fused, "output.weight": fused["embedding.weight"]})
+    if BIAS not in state and DECODER_BIAS in state:
+        state[BIAS] = state[DECODER_BIAS]
+    wanted = "BERT with a masked-LM head"
+    model = load_checkpoint(
+        Bert, shape, vocabulary, state, hugging_face_names, copies=COPIES, ignored=IGNORED, wanted=wanted
+    )
     return shape, model
 
 
@@ -363,26 +298,11 @@ def current_name(name: str) -> str:
     return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
 
 
-def _check_names(expected: set[str], names: set[str]) -> None:
-    missing = sorted(expected - names)
-    if missing:
-        raise UserError(f"The checkpoint lacks '{missing[0]}'.", "Use a complete BertForMaskedLM checkpoint.")
-    unknown = [name for name in names - expected if not name.startswith((POOLER, NEXT_HEAD))]
-    unknown = sorted(name for name in unknown if not IGNORED.fullmatch(name))
-    if unknown:
-        raise UserError(f"The checkpoint holds '{unknown[0]}', which is not part of a BERT.", "Use a standard BERT.")
-
-
 def shape_from_hugging_face(config: dict[str, Any], *, next_sentence: bool) -> BertEncoder:
     """Read the shape from a ``config.json`` of transformers; missing entries have transformers' defaults."""
     if config.get("model_type", "bert") != "bert":
         raise UserError(f"The checkpoint is a {config['model_type']!r}, not a BERT.", "Use a BERT.")
-    fixed = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
-    for name, value in {**fixed, "tie_word_embeddings": True}.items():
-        if config.get(name, value) != value:
-            raise UserError(
-                f"The checkpoint has {name} = {config[name]!r}; only {value!r} is supported.", "Use another checkpoint."
-            )
+    check_fixed(FIXED, config.get)
     activation = config.get("hidden_act", "gelu")
     if activation not in ACTIVATIONS:
         raise UserError(

@@ -4,7 +4,8 @@ Pre-norm; a GELU unit with or without a gate; a sinusoid times one learned scale
 small head or none before the tied decoder. Dropout is 0 by default, because the original pretrains in eval mode. One
 fused projection; the last layer computes queries and its unit at the masked positions only.
 
-transformers has no class for it, so the export contains two modeling files, ``modeling_crammed.py`` and its layers.
+transformers has no class for it, so the export contains ``modeling_crammed.py`` and its layers, which are those of the
+training.
 
 Three checkpoint layouts are read: Daybreak's export, the published version 2 (``crammed-bert``) and the published
 version 1 (``crammed-bert-legacy``). The published ones keep their architecture file under ``arch`` in ``config.json``.
@@ -17,39 +18,55 @@ B sequences, L positions, K masked positions, D hidden size, H heads, C = D / H,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
+from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import (
-    attend_heads,
-    attention_mask,
-    correlate,
-    dropping,
-    parameter_sizes,
-    sinusoid_table,
-    take,
+from daybreak.models.layers import Dropout, sinusoid_table
+from daybreak.models.modeling_crammed_layers import Block, Head
+from daybreak.models.trunk import (
+    Trunk,
+    check_fixed,
+    check_heads,
+    check_shape,
+    correlate_attention,
+    export_state,
+    load_checkpoint,
 )
 from daybreak.schemas.run import SpecialIds
 
 MODEL_TYPE = "daybreak-crammed"
-MODELLING_FILES = {
-    name: Path(__file__).with_name(name) for name in ("modeling_crammed.py", "modeling_crammed_layers.py")
-}
+MODELLING_FILES = ("modeling_crammed.py", "modeling_crammed_layers.py", "layers.py")
+HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "MultipleChoice", "QuestionAnswering")
 AUTO_MAP = {
-    "AutoConfig": "modeling_crammed_layers.CrammedConfig",
+    "AutoConfig": "modeling_crammed.CrammedConfig",
     "AutoModel": "modeling_crammed.CrammedModel",
-    "AutoModelForMaskedLM": "modeling_crammed.CrammedForMaskedLM",
-    "AutoModelForSequenceClassification": "modeling_crammed.CrammedForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_crammed.CrammedForTokenClassification",
-    "AutoModelForMultipleChoice": "modeling_crammed.CrammedForMultipleChoice",
-    "AutoModelForQuestionAnswering": "modeling_crammed.CrammedForQuestionAnswering",
+    **{f"AutoModelFor{head}": f"modeling_crammed.CrammedFor{head}" for head in HEADS},
 }
+ENTRIES = {
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "gated": "gated",
+    "biases": "biases",
+    "positions": "positions",
+    "longest_row": "longest_row",
+    "head": "mlm_head",
+    "final_norm": "final_norm",
+    "epsilon": "norm_eps",
+    "attend_padding": "attend_padding",
+    "finetune_dropout": "dropout",
+    "pooling": "classifier_pooling",
+    "classifier_width": "classifier_width",
+    "init_std": "initializer_range",
+}
+"""Fields of ``CrammedEncoder`` -> entries of the exported ``config.json``."""
 
 CHOICES = {"positions": ("sinusoid", "learned"), "head": ("none", "square", "dense"), "pooling": ("first", "mean")}
 
@@ -95,40 +112,30 @@ class CrammedEncoder(EncoderConfig):
     """Correlation of the initial output weights of attention with the transposed value weights."""
 
     def __post_init__(self) -> None:
-        if (
-            min(
-                self.layers,
-                self.hidden_size,
-                self.heads,
-                self.intermediate_size,
-                self.longest_row,
-                self.classifier_width,
-            )
-            < 1
-        ):
-            raise UserError("Every size in --model must be at least 1.", "Correct the number.")
+        check_shape(
+            self.layers,
+            self.hidden_size,
+            self.heads,
+            self.intermediate_size,
+            self.longest_row,
+            self.classifier_width,
+            dropouts=(self.dropout, self.finetune_dropout),
+            correlations=(self.query_key_correlation, self.value_output_correlation),
+        )
         for field, values in CHOICES.items():
             if getattr(self, field) not in values:
                 raise UserError(
                     f"--model.{field.replace('_', '-')} cannot be '{getattr(self, field)}'.",
                     f"Use {', '.join(values[:-1])} or {values[-1]}.",
                 )
-        if not all(0.0 <= rate < 1.0 for rate in (self.dropout, self.finetune_dropout)):
-            raise UserError("A dropout in --model must be at least 0 and below 1.", "Correct the number.")
         check_positive(init_std=self.init_std)
         if self.position_scale < 0 or (self.position_scale and self.positions != "sinusoid"):
             raise UserError(
                 "--model.position-scale is the positive scale of sinusoids.", "Leave it out, or correct the number."
             )
-        if not all(0 <= value <= 1 for value in (self.query_key_correlation, self.value_output_correlation)):
-            raise UserError("The correlations in --model must be in [0, 1].", "Correct the number.")
 
     def build(self, vocabulary: int) -> Crammed:
-        if self.hidden_size % self.heads:
-            raise UserError(
-                f"A hidden size of {self.hidden_size} cannot be divided into {self.heads} heads.",
-                "Choose --model.heads so that it divides --model.hidden-size.",
-            )
+        check_heads(self.hidden_size, self.heads)
         if self.positions == "sinusoid" and self.hidden_size % 2:
             raise UserError("A sinusoid needs an even --model.hidden-size.", "Correct the number.")
         model = Crammed(self, vocabulary)
@@ -140,7 +147,7 @@ class CrammedEncoder(EncoderConfig):
         return self.longest_row if self.positions == "learned" else None
 
     def modelling_files(self) -> dict[str, Path]:
-        return dict(MODELLING_FILES)
+        return {name: Path(__file__).with_name(name) for name in MODELLING_FILES}
 
     def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
         return {
@@ -148,130 +155,42 @@ class CrammedEncoder(EncoderConfig):
             "model_type": MODEL_TYPE,
             "auto_map": dict(AUTO_MAP),
             "vocab_size": vocabulary,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "intermediate_size": self.intermediate_size,
-            "gated": self.gated,
-            "biases": self.biases,
-            "positions": self.positions,
-            "longest_row": self.longest_row,
             "max_position_embeddings": length,
-            "mlm_head": self.head,
-            "final_norm": self.final_norm,
-            "norm_eps": self.epsilon,
-            "attend_padding": self.attend_padding,
-            "dropout": self.finetune_dropout,
-            "classifier_pooling": self.pooling,
-            "classifier_width": self.classifier_width,
-            "initializer_range": self.init_std,
             "tie_word_embeddings": True,
             "dtype": "float32",
+            **{theirs: getattr(self, ours) for ours, theirs in ENTRIES.items()},
             **special_entries(special),
         }
 
     def export_weights(self, model: Encoder) -> dict[str, Tensor]:
-        # The tied decoder weight is left out: transformers ties it again when it loads.
-        state = {hugging_face_name(name): tensor for name, tensor in model.state_dict().items()}
-        del state["decoder.weight"]
-        return exported(state)
+        return export_state(model, hugging_face_names)
 
 
-class Attention(nn.Module):
-    def __init__(self, shape: CrammedEncoder):
-        super().__init__()
-        self.heads = shape.heads
-        self.dropout = shape.dropout
-        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size, bias=shape.biases)
-        self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.biases)
-
-    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None) -> Tensor:
-        """[B, L, D] -> [B, L, D], or [B, K, D] with ``positions``."""
-        rows, length, hidden_size = x.shape
-        per_head = (self.heads, hidden_size // self.heads)
-        if positions is None:
-            query, key, value = self.qkv(x).view(rows, length, 3, *per_head).unbind(2)
-        else:
-            weight, bias = self.qkv.weight, self.qkv.bias
-            query_bias, key_value_bias = (None, None) if bias is None else bias.split((hidden_size, 2 * hidden_size))
-            query = F.linear(take(x, positions), weight[:hidden_size], query_bias).view(rows, -1, *per_head)
-            key, value = F.linear(x, weight[hidden_size:], key_value_bias).view(rows, length, 2, *per_head).unbind(2)
-        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        dropout = self.dropout if self.training else 0.0
-        return self.out(attend_heads(query, key, value, mask, causal=causal, dropout=dropout))
-
-
-class Unit(nn.Module):
-    def __init__(self, shape: CrammedEncoder):
-        super().__init__()
-        self.gated = shape.gated
-        self.up = nn.Linear(
-            shape.hidden_size,
-            2 * shape.intermediate_size if shape.gated else shape.intermediate_size,
-            bias=shape.biases,
-        )
-        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=shape.biases)
-
-    def forward(self, x: Tensor) -> Tensor:
-        intermediate = self.up(x)
-        if not self.gated:
-            return self.down(F.gelu(intermediate))
-        passed, gate = intermediate.chunk(2, dim=-1)
-        return self.down(passed * F.gelu(gate))
-
-
-class Block(nn.Module):
-    def __init__(self, shape: CrammedEncoder):
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
-        self.attention = Attention(shape)
-        self.unit_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
-        self.unit = Unit(shape)
-        self.drop = dropping(shape.dropout)
-
-    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None) -> Tensor:
-        stream = x if positions is None else take(x, positions)
-        stream = stream + self.drop(self.attention(self.attention_norm(x), mask, causal, positions))
-        return stream + self.drop(self.unit(self.unit_norm(stream)))
-
-
-class Head(nn.Module):
-    def __init__(self, shape: CrammedEncoder):
-        super().__init__()
-        self.kind = shape.head
-        if self.kind != "none":
-            self.dense = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.biases)
-        if self.kind == "dense":
-            self.norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
-
-    def forward(self, states: Tensor) -> Tensor:
-        if self.kind == "none":
-            return states
-        return self.dense(states) if self.kind == "square" else self.norm(F.gelu(self.dense(states)))
-
-
-class Crammed(Encoder):
+class Crammed(Trunk):
     def __init__(self, shape: CrammedEncoder, vocabulary: int):
-        super().__init__()
-        self.shape = shape
-        self.vocabulary = vocabulary
-        self.hidden_size = shape.hidden_size
-        self.embedding = nn.Embedding(vocabulary, shape.hidden_size)
+        super().__init__(shape, vocabulary)
+        width, epsilon = shape.hidden_size, shape.epsilon
         if shape.positions == "sinusoid":
-            self.position_scale = nn.Parameter(torch.tensor(shape.hidden_size**-0.5))
+            self.position_scale = nn.Parameter(torch.tensor(width**-0.5))
         else:
-            self.position_embedding = nn.Embedding(shape.longest_row, shape.hidden_size)
-        self.embedding_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
-        self.drop = dropping(shape.dropout)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.final_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon) if shape.final_norm else nn.Identity()
-        self.head = Head(shape)
-        self.output = nn.Linear(shape.hidden_size, vocabulary, bias=shape.biases)
-        self.output.weight = self.embedding.weight
-
-    @property
-    def decoder(self) -> nn.Linear:
-        return self.output
+            self.position_embedding = nn.Embedding(shape.longest_row, width)
+        self.embedding_norm = nn.LayerNorm(width, eps=epsilon)
+        self.dropout = Dropout(shape.dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                width,
+                shape.heads,
+                shape.intermediate_size,
+                gated=shape.gated,
+                biases=shape.biases,
+                epsilon=epsilon,
+                dropout=shape.dropout,
+            )
+            for _ in range(shape.layers)
+        )
+        self.final_norm = nn.LayerNorm(width, eps=epsilon) if shape.final_norm else nn.Identity()
+        self.head = Head(shape.head, width, biases=shape.biases, epsilon=epsilon)
+        self.tie_decoder(bias=shape.biases)
 
     def positions(self, length: int) -> Tensor:
         """Position embeddings [L, D]."""
@@ -293,23 +212,8 @@ class Crammed(Encoder):
         attend: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        length, device = ids.shape[1], ids.device
-        if self.shape.attend_padding:
-            attend = None
-        # SDPA is faster with its own causal attention than with a mask.
-        masked = causal and attend is not None
-        mask = attention_mask(length, causal=masked, window=None, attend=attend, positions=None, device=device)
-        x = self.drop(self.embedding_norm(self.embedding(ids) + self.positions(length)))
-        last = len(self.blocks) - 1
-        for index, block in enumerate(self.blocks):
-            if index == last and positions is not None:
-                mask = attention_mask(
-                    length, causal=causal, window=None, attend=attend, positions=positions, device=device
-                )
-                x = self.run_block(block, x, mask, False, positions)
-            else:
-                x = self.run_block(block, x, mask, causal, None)
-        return self.final_norm(x)
+        x = self.dropout(self.embedding_norm(self.embedding(ids) + self.positions(ids.shape[1])))
+        return self.final_norm(self.run_blocks(x, positions, causal, None if self.shape.attend_padding else attend))
 
     def parts(self, name: str) -> int:
         if name.endswith(("attention.qkv.weight", "attention.qkv.bias")):
@@ -334,18 +238,14 @@ def initialise(model: Crammed, std: float) -> None:
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
     if shape.position_scale:
         model.position_scale.fill_(shape.position_scale)
-    for block in model.blocks:
-        attention = cast(Block, block).attention
-        query, key, value = attention.qkv.weight.chunk(3)
-        correlate(key, query, shape.query_key_correlation)
-        correlate(attention.out.weight, value.T, shape.value_output_correlation)
+    correlate_attention(model, shape.query_key_correlation, shape.value_output_correlation)
 
 
-def hugging_face_name(name: str) -> str:
-    """Return the name of a parameter in the modeling file of the export."""
+def hugging_face_names(name: str) -> list[str]:
+    """Return the name of a parameter in the modelling file of the export."""
     if name.startswith("output."):
-        return name.replace("output.", "decoder.")
-    return name if name.startswith("head.") else f"model.{name}"
+        return [name.replace("output.", "decoder.")]
+    return [name if name.startswith("head.") else f"model.{name}"]
 
 
 # ---------------------------------------------------------------- import of Hugging Face checkpoints
@@ -375,8 +275,8 @@ FIXED: dict[str, tuple[Any, ...]] = {
 }
 """Supported values of the published ``arch``; a missing entry has the first value."""
 
-BUFFERS = ("norm_factor", "position_ids", "alpha", "encoder.p")
-"""Endings of the names of buffers in the published files, which follow from the config."""
+BUFFERS = r"(norm_factor|position_ids|alpha|encoder\.p)$"
+"""Names of buffers in the published files, which follow from the config."""
 
 
 def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[CrammedEncoder, Crammed]:
@@ -398,44 +298,23 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
         )
     else:
         raise UserError(f"The checkpoint is a {kind!r}, not a crammed encoder.", "Use a crammed checkpoint.")
-    sizes = parameter_sizes(shape, vocabulary, shape.layers, weights)
-    if kind == MODEL_TYPE:
-        names = {name: hugging_face_name(name) for name in sizes}
-    else:
-        names = {name: published_name(name, arch["attention"]["type"], shape.head) for name in sizes}
-    state = _checked(weights, sizes, names)
-    if kind == PUBLISHED_TYPE and arch["attention"]["type"] == HEAD_BY_HEAD:
-        for name in state:
-            if ".attention.qkv." in name:
-                state[name] = queries_keys_values(state[name], shape.heads)
-    model = Crammed(shape, vocabulary)
-    model.load_state_dict(state)
+    attention = config["arch"]["attention"]["type"] if kind == PUBLISHED_TYPE else ""
+    names = partial(published_names, attention=attention, head=shape.head) if attention else hugging_face_names
+    copies, wanted = {"decoder.weight": names("embedding.weight")[0]}, "crammed encoder"
+    model = load_checkpoint(Crammed, shape, vocabulary, weights, names, copies=copies, ignored=BUFFERS, wanted=wanted)
+    if attention == HEAD_BY_HEAD:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if ".attention.qkv." in name:
+                    parameter.copy_(queries_keys_values(parameter, shape.heads))
     return shape, model
 
 
 def _own_shape(config: dict[str, Any]) -> CrammedEncoder:
-    fields = {
-        "layers": "num_hidden_layers",
-        "hidden_size": "hidden_size",
-        "heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
-        "gated": "gated",
-        "biases": "biases",
-        "positions": "positions",
-        "longest_row": "longest_row",
-        "head": "mlm_head",
-        "final_norm": "final_norm",
-        "epsilon": "norm_eps",
-        "attend_padding": "attend_padding",
-        "finetune_dropout": "dropout",
-        "pooling": "classifier_pooling",
-        "classifier_width": "classifier_width",
-        "init_std": "initializer_range",
-    }
-    missing = [theirs for theirs in [*fields.values(), "vocab_size"] if theirs not in config]
+    missing = [theirs for theirs in [*ENTRIES.values(), "vocab_size"] if theirs not in config]
     if missing:
         raise UserError(f"The checkpoint's config.json lacks '{missing[0]}'.", "Use the complete exported folder.")
-    return CrammedEncoder(**{ours: config[theirs] for ours, theirs in fields.items()})
+    return CrammedEncoder(**{ours: config[theirs] for ours, theirs in ENTRIES.items()})
 
 
 def published_shape(arch: dict[str, Any], square: bool) -> CrammedEncoder:
@@ -447,13 +326,7 @@ def published_shape(arch: dict[str, Any], square: bool) -> CrammedEncoder:
     Raises:
         UserError: it describes parts that this architecture lacks.
     """
-    for name, known in FIXED.items():
-        value = _entry(arch, name, known[0])
-        if value not in known:
-            raise UserError(
-                f"The checkpoint has {name} = {value!r}; only {' or '.join(map(repr, known))} is supported.",
-                "Use another checkpoint.",
-            )
+    check_fixed(FIXED, partial(_entry, arch))
     hidden_size = int(_entry(arch, "hidden_size"))
     if int(_entry(arch, "embedding.embedding_dim", hidden_size)) != hidden_size:
         raise UserError("The checkpoint's embedding is not as wide as its layers.", "Use another checkpoint.")
@@ -482,7 +355,7 @@ def published_shape(arch: dict[str, Any], square: bool) -> CrammedEncoder:
     )
 
 
-def published_name(name: str, attention: str, head: str) -> str:
+def published_names(name: str, *, attention: str, head: str) -> list[str]:
     """Return the published name of a parameter.
 
     Args:
@@ -507,48 +380,17 @@ def published_name(name: str, attention: str, head: str) -> str:
         "output": "decoder",
     }
     if name == "position_scale":
-        return "encoder.embedding.pos_embedding.scale_factor"
+        return ["encoder.embedding.pos_embedding.scale_factor"]
     module, _, kind = name.rpartition(".")
     if module.startswith("blocks."):
         _, index, part = module.split(".", 2)
-        return f"encoder.layers.{index}.{inside[part]}.{kind}"
-    return f"{outside[module]}.{kind}"
+        return [f"encoder.layers.{index}.{inside[part]}.{kind}"]
+    return [f"{outside[module]}.{kind}"]
 
 
 def queries_keys_values(channels: Tensor, heads: int) -> Tensor:
     """Reorder the first axis of 3 D channels from head by head to all queries, all keys, all values."""
     return channels.unflatten(0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2)
-
-
-def _checked(weights: dict[str, Tensor], sizes: dict[str, tuple[int, ...]], names: dict[str, str]) -> dict[str, Tensor]:
-    """Return the state dict in float32 under our names, after checking names and sizes.
-
-    Args:
-        sizes: expected size of each parameter.
-        names: our names -> names in the checkpoint.
-    """
-    tensors = dict(weights)
-    embedding = tensors.get(names["embedding.weight"])
-    if embedding is not None:
-        # The tied weight may be stored under both names or only one.
-        tensors.setdefault("decoder.weight", embedding)
-        if not torch.equal(tensors["decoder.weight"], embedding):
-            raise UserError("The checkpoint's decoder is not tied to its embedding.", "Use one with tied embeddings.")
-    for ours, theirs in names.items():
-        if theirs not in tensors:
-            raise UserError(f"The checkpoint lacks '{theirs}'.", "Use a complete checkpoint of the masked-LM model.")
-        size = tuple(tensors[theirs].shape)
-        if size != (sizes[ours] or (1,)) and size != sizes[ours]:
-            raise UserError(
-                f"The checkpoint's '{theirs}' is {size}, but its config.json says {sizes[ours]}.",
-                "Use weights and config of one checkpoint.",
-            )
-    unknown = sorted(name for name in set(tensors) - set(names.values()) if not name.endswith(BUFFERS))
-    if unknown:
-        raise UserError(
-            f"The checkpoint holds '{unknown[0]}', which a crammed encoder lacks.", "Use another checkpoint."
-        )
-    return {ours: tensors[theirs].float().reshape(sizes[ours]) for ours, theirs in names.items()}
 
 
 REQUIRED = object()

@@ -1,59 +1,17 @@
-"""Functions that the architectures share. They take sizes and tensors, not names of variants.
+"""Layers that the architectures share. They take sizes and tensors, not names of variants.
 
-B sequences, L positions, K masked positions, H heads, C channels of a head.
+The export of the crammed family contains this file, so it imports nothing of Daybreak.
+
+B sequences, L positions, K masked positions, D hidden size, H heads, C channels of a head.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from daybreak.core.encoder import EncoderConfig
-from daybreak.core.errors import UserError
-
-
-def parameter_sizes(
-    shape: EncoderConfig, vocabulary: int, layers: int, weights: Mapping[str, Tensor]
-) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of the state dict of the model that a config.json describes, without allocating it.
-
-    A file of a few bytes can describe a model of any size, so it is built with real tensors only after its sizes were
-    compared with those of the weights.
-
-    Args:
-        weights: tensors of the checkpoint.
-
-    Raises:
-        UserError: the config names more layers than there are tensors.
-    """
-    if layers > len(weights):
-        raise UserError(
-            f"The config.json says {layers:,} layers, but the checkpoint has only {len(weights)} tensors.",
-            "Use weights and config of one checkpoint.",
-        )
-    with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in shape.build(vocabulary).state_dict().items()}
-
-
-def check_sizes(state: Mapping[str, Tensor], sizes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> None:
-    """Check that each tensor of ``state`` has the size that the config.json says.
-
-    Args:
-        names: names of ``state`` -> names in the checkpoint, for the message.
-
-    Raises:
-        UserError: a size differs.
-    """
-    for ours, tensor in state.items():
-        if tuple(tensor.shape) != sizes[ours]:
-            raise UserError(
-                f"The checkpoint's '{names[ours]}' is {tuple(tensor.shape)}, but its config.json says {sizes[ours]}.",
-                "Use weights and config of one checkpoint.",
-            )
 
 
 def rotary_table(length: int, channels: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -92,9 +50,11 @@ def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
-def dropping(rate: float) -> nn.Module:
-    """Return a dropout layer, or an identity for a rate of 0."""
-    return nn.Dropout(rate) if rate else nn.Identity()
+class Dropout(nn.Dropout):
+    """Dropout that costs nothing at a rate of 0."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return super().forward(states) if self.p else states
 
 
 def take(states: Tensor, positions: Tensor) -> Tensor:
@@ -151,6 +111,32 @@ def attend_heads(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
         )
     return mixed.transpose(1, 2).flatten(2)
+
+
+class Attention(nn.Module):
+    """Attention with one fused projection for queries, keys and values."""
+
+    def __init__(self, hidden_size: int, heads: int, *, biases: bool = True, dropout: float = 0.0):
+        super().__init__()
+        self.heads = heads
+        self.dropout = nn.Dropout(dropout)  # holds the rate of the probabilities; SDPA applies it
+        self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=biases)
+        self.out = nn.Linear(hidden_size, hidden_size, bias=biases)
+
+    def forward(self, x: Tensor, queries: Tensor | None, mask: Tensor | None, causal: bool) -> Tensor:
+        """Attend to ``x`` [B, L, D] from ``queries`` [B, K, D], a part of its positions, or from all for None."""
+        rows, length, hidden_size = x.shape
+        per_head = (self.heads, hidden_size // self.heads)
+        if queries is None:
+            query, key, value = self.qkv(x).view(rows, length, 3, *per_head).unbind(2)
+        else:
+            weight, bias = self.qkv.weight, self.qkv.bias
+            query_bias, key_value_bias = (None, None) if bias is None else (bias[:hidden_size], bias[hidden_size:])
+            query = F.linear(queries, weight[:hidden_size], query_bias).view(rows, -1, *per_head)
+            key, value = F.linear(x, weight[hidden_size:], key_value_bias).view(rows, length, 2, *per_head).unbind(2)
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        dropout = self.dropout.p if self.training else 0.0
+        return self.out(attend_heads(query, key, value, mask, causal=causal, dropout=dropout))
 
 
 LONGEST_PRODUCT = 1024

@@ -1,4 +1,4 @@
-"""Crammed encoder for transformers, exported with the weights together with ``modeling_crammed_layers.py``.
+"""Crammed encoder for transformers, exported with the weights together with the files of its layers.
 
 Load it with ``trust_remote_code=True``. Architecture of "Cramming" (arXiv 2212.14034): pre-norm, a GELU unit with or
 without a gate, a scaled sinusoid or learned positions. It needs only torch and transformers and runs on any device in
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
@@ -25,7 +25,35 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from .modeling_crammed_layers import Block, CrammedConfig, Head, sinusoid
+from .layers import sinusoid_table
+from .modeling_crammed_layers import Block, Head
+
+
+class CrammedConfig(PretrainedConfig):
+    """Configuration; ``dropout`` is for fine-tuning."""
+
+    model_type = "daybreak-crammed"
+
+    vocab_size: int = 32_768
+    hidden_size: int = 768
+    num_hidden_layers: int = 16
+    num_attention_heads: int = 12
+    intermediate_size: int = 1_536  # hidden size of the unit; with ``gated`` its first map has twice as many outputs
+    gated: bool = True
+    biases: bool = False  # in the linear maps, including the decoder; norms always have them
+    positions: str = "sinusoid"  # with one learned scale, any length; or "learned": ``longest_row`` positions
+    longest_row: int = 128
+    max_position_embeddings: int = 128  # the trained length
+    mlm_head: str = "none"  # before the decoder: "none", "square" (a linear map) or "dense" (linear, GELU, norm)
+    final_norm: bool = True
+    norm_eps: float = 1e-12
+    attend_padding: bool = False  # ignore the attention mask, as version 1 was trained and fine-tuned
+    dropout: float = 0.1  # of states, attention and the classifier
+    classifier_pooling: str = "first"  # or "mean": pooling of the sequence classifier
+    classifier_width: int = 1_024
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 0
 
 
 class CrammedPreTrainedModel(PreTrainedModel):
@@ -58,7 +86,18 @@ class CrammedModel(CrammedPreTrainedModel):
             self.position_embedding = nn.Embedding(config.longest_row, config.hidden_size)
         self.embedding_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.blocks = nn.ModuleList(
+            Block(
+                config.hidden_size,
+                config.num_attention_heads,
+                config.intermediate_size,
+                gated=config.gated,
+                biases=config.biases,
+                epsilon=config.norm_eps,
+                dropout=config.dropout,
+            )
+            for _ in range(config.num_hidden_layers)
+        )
         final = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
         self.final_norm = final if config.final_norm else nn.Identity()
         self.post_init()
@@ -72,7 +111,7 @@ class CrammedModel(CrammedPreTrainedModel):
     def positions(self, length: int) -> Tensor:
         """Position embeddings [L, D]."""
         if self.config.positions == "sinusoid":
-            table = sinusoid(length, self.config.hidden_size, self.position_scale.device)
+            table = sinusoid_table(length, self.config.hidden_size, self.position_scale.device)
             return self.position_scale * table.to(self.position_scale.dtype)
         if length > self.config.longest_row:
             raise ValueError(
@@ -109,7 +148,7 @@ class CrammedForMaskedLM(CrammedPreTrainedModel):
     def __init__(self, config: CrammedConfig):
         super().__init__(config)
         self.model = CrammedModel(config)
-        self.head = Head(config)
+        self.head = Head(config.mlm_head, config.hidden_size, biases=config.biases, epsilon=config.norm_eps)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=config.biases)
         self.post_init()
 

@@ -17,17 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
+from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import (
-    attend_heads,
-    attention_mask,
-    check_sizes,
-    correlate,
-    parameter_sizes,
-    rotary_table,
-    rotate,
-    take,
+from daybreak.models.layers import attend_heads, attention_mask, rotary_table, rotate, take
+from daybreak.models.trunk import (
+    Trunk,
+    check_fixed,
+    check_shape,
+    correlate_attention,
+    export_state,
+    load_checkpoint,
+    renamed,
 )
 from daybreak.schemas.run import SpecialIds
 
@@ -58,12 +58,10 @@ class ModernEncoder(EncoderConfig):
     from the start (mimetic initialization, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.global_every, self.window) < 1:
-            raise UserError("Every size in --model must be at least 1.", "Correct the number.")
+        sizes = (self.layers, self.hidden_size, self.heads, self.intermediate_size, self.global_every, self.window)
+        check_shape(*sizes, correlations=(self.query_key_correlation,))
         if self.pooling not in ("mean", "cls"):
             raise UserError(f"--model.pooling cannot be '{self.pooling}'.", "Use mean or cls.")
-        if not 0 <= self.query_key_correlation <= 1:
-            raise UserError("--model.query-key-correlation must be in [0, 1].", "Correct the number.")
         check_positive(
             init_std=self.init_std, global_rope_base=self.global_rope_base, local_rope_base=self.local_rope_base
         )
@@ -123,10 +121,7 @@ class ModernEncoder(EncoderConfig):
         }
 
     def export_weights(self, model: Encoder) -> dict[str, Tensor]:
-        # The tied decoder weight is left out: transformers ties it again when it loads.
-        state = {hugging_face_name(name): tensor for name, tensor in model.state_dict().items()}
-        del state["decoder.weight"]
-        return exported(state)
+        return export_state(model, hugging_face_names)
 
 
 class Attention(nn.Module):
@@ -187,24 +182,15 @@ class Block(nn.Module):
         return stream + self.unit(self.unit_norm(stream))
 
 
-class ModernBert(Encoder):
+class ModernBert(Trunk):
     def __init__(self, shape: ModernEncoder, vocabulary: int):
-        super().__init__()
-        self.shape = shape
-        self.vocabulary = vocabulary
-        self.hidden_size = shape.hidden_size
-        self.embedding = nn.Embedding(vocabulary, shape.hidden_size)
+        super().__init__(shape, vocabulary)
         self.embedding_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=False)
         self.blocks = nn.ModuleList(Block(shape, index) for index in range(shape.layers))
         self.final_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=False)
         self.head_dense = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
         self.head_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=False)
-        self.output = nn.Linear(shape.hidden_size, vocabulary)
-        self.output.weight = self.embedding.weight
-
-    @property
-    def decoder(self) -> nn.Linear:
-        return self.output
+        self.tie_decoder()
 
     def states(
         self,
@@ -258,7 +244,7 @@ def initialise(model: ModernBert, std: float) -> None:
 
     With ``query_key_correlation``, key weights are then mixed with the query weights at constant variance.
     """
-    out_std, correlation = std / math.sqrt(2.0 * model.shape.layers), model.shape.query_key_correlation
+    out_std = std / math.sqrt(2.0 * model.shape.layers)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
@@ -266,9 +252,7 @@ def initialise(model: ModernBert, std: float) -> None:
             back = name.endswith(("attention.out.weight", "unit.down.weight", "head_dense.weight"))
             scale = out_std if back else std
             nn.init.trunc_normal_(parameter, std=scale, a=-2 * scale, b=2 * scale)
-            if name.endswith("attention.qkv.weight"):
-                query, key, _ = parameter.chunk(3)
-                correlate(key, query, correlation)
+    correlate_attention(model, model.shape.query_key_correlation, 0.0)
 
 
 NAMES = (
@@ -290,18 +274,22 @@ INNER_NAMES = (
 )
 
 
-def hugging_face_name(name: str) -> str:
+def hugging_face_names(name: str) -> list[str]:
     """Return transformers' name of a parameter."""
-    for ours, theirs in NAMES:
-        if name.startswith(ours):
-            name = theirs + name[len(ours) :]
-            break
-    for ours, theirs in INNER_NAMES:
-        name = name.replace(ours, theirs)
-    return name
+    return [renamed(name, NAMES, INNER_NAMES)]
 
 
 # ---------------------------------------------------------------- import of Hugging Face checkpoints
+
+
+FIXED: dict[str, tuple[Any, ...]] = {
+    "hidden_activation": ("gelu",),
+    "classifier_activation": ("gelu",),
+    "norm_eps": (EPSILON,),
+    "decoder_bias": (True,),
+    **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), (False,)),
+}
+"""Supported values of config.json."""
 
 
 def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[ModernEncoder, ModernBert]:
@@ -313,31 +301,16 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
     """
     shape = shape_from_hugging_face(config)
     vocabulary = int(config["vocab_size"])
-    sizes = parameter_sizes(shape, vocabulary, shape.layers, weights)
-    state = dict(weights)
-    state.setdefault("decoder.weight", state.get("model.embeddings.tok_embeddings.weight", torch.empty(0)))
-    names = {ours: hugging_face_name(ours) for ours in sizes}
-    missing = sorted(set(names.values()) - set(state))
-    if missing:
-        raise UserError(f"The checkpoint lacks '{missing[0]}'.", "Use a ModernBertForMaskedLM checkpoint.")
-    if not torch.equal(state["decoder.weight"], state["model.embeddings.tok_embeddings.weight"]):
-        raise UserError("The checkpoint's decoder is not tied to its embedding.", "Use one with tied embeddings.")
-    found = {ours: state[theirs].float() for ours, theirs in names.items()}
-    check_sizes(found, sizes, names)
-    model = ModernBert(shape, vocabulary)
-    model.load_state_dict(found)
+    copies, wanted = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}, "ModernBertForMaskedLM"
+    model = load_checkpoint(
+        ModernBert, shape, vocabulary, weights, hugging_face_names, copies=copies, ignored="", wanted=wanted
+    )
     return shape, model
 
 
 def shape_from_hugging_face(config: dict[str, Any]) -> ModernEncoder:
     """Read the shape from a ``config.json`` of transformers; missing entries other than sizes have their defaults."""
-    fixed = {"hidden_activation": "gelu", "classifier_activation": "gelu", "norm_eps": EPSILON, "decoder_bias": True}
-    fixed |= {"norm_bias": False, "attention_bias": False, "mlp_bias": False, "classifier_bias": False}
-    for name, value in fixed.items():
-        if config.get(name, value) != value:
-            raise UserError(
-                f"The checkpoint has {name} = {config[name]!r}; only {value!r} is supported.", "Use another checkpoint."
-            )
+    check_fixed(FIXED, config.get)
     if config.get("model_type") != "modernbert":
         raise UserError(f"The checkpoint is a {config.get('model_type')!r}, not a ModernBERT.", "Use a ModernBERT.")
     layers = int(config["num_hidden_layers"])
