@@ -7,6 +7,7 @@ import random
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 
 def free_port() -> int:
@@ -22,10 +23,16 @@ def free_port() -> int:
         return port
 
 
-def run_two_ranks(*command: str) -> None:
-    """Run ``python command`` as the ranks 0 and 1 of torchrun; a test checks what they wrote."""
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = (sys.executable, *command)
-    processes = [subprocess.Popen(command, env={**os.environ, **torchrun, "RANK": rank}) for rank in "01"]
-    for process in processes:
-        process.wait(timeout=120)
+def run_ranks(size: int, *command: object, **environment: str) -> None:
+    """Run ``python command`` as the ranks of torchrun; a test checks what they wrote. A rank may end with status 7."""
+    here = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    torchrun = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    variables = {**os.environ, **torchrun, "PYTHONPATH": here, "CUDA_VISIBLE_DEVICES": "", **environment}
+    words = [sys.executable, *map(str, command)]
+    processes = [
+        subprocess.Popen(words, env={**variables, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(size)
+    ]
+    told = [process.communicate(timeout=120)[1] for process in processes]
+    for process, errors in zip(processes, told):
+        assert process.returncode in (0, 7), errors

@@ -35,7 +35,6 @@ from transformers import (
 from daybreak.core.errors import UserError
 from daybreak.models import importing
 from daybreak.models.bert import BertEncoder
-from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import SpecialIds
@@ -167,28 +166,6 @@ def test_a_narrow_electra_is_refused(tmp_path: Path) -> None:
     ElectraForPreTraining(ElectraConfig(**SMALL, embedding_size=8)).save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
     assert "embeddings of 8 dimensions and layers of 16" in refused(tmp_path)
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize(
-    "shape",
-    [
-        BertEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=24, positions=16, finetune_dropout=0.0),
-        ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=24, init_std=0.05),
-        CrammedEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=24),
-    ],
-    ids=lambda shape: type(shape).__name__,
-)
-def test_our_own_export_comes_back(shape: Any, tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    model = shape.build(VOCABULARY).eval()
-    (tmp_path / "config.json").write_text(json.dumps(shape.to_hugging_face(VOCABULARY, 16, SPECIAL)))
-    save_file(shape.export_weights(model), tmp_path / "model.safetensors")
-    write_tokenizer(tmp_path)
-    found = load_pretrained(tmp_path)
-    assert found.shape == shape
-    ids = torch.arange(32).view(2, 16)
-    assert torch.equal(found.model.eval().logits(ids), model.logits(ids))
 
 
 def test_special_tokens_go_by_their_usual_names_where_nothing_names_them(folder: Path) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import encoder_layouts
 import pytest
 import torch
+from encoder_layouts import LENGTH, ROWS, VOCABULARY, built, padding, tokens
 from safetensors.torch import load_file, save_file
-from small_models import disturb
+from small_models import assert_close
 from torch import Tensor
 from transformers import (
     AutoModel,
@@ -27,16 +32,10 @@ from transformers.loss.loss_utils import ForQuestionAnsweringLoss
 from daybreak.core.errors import UserError
 from daybreak.models.crammed import Crammed, CrammedEncoder
 
-VOCABULARY, ROWS, LENGTH = 97, 3, 20
-SMALL = {"layers": 2, "hidden_size": 24, "heads": 3, "intermediate_size": 20, "init_std": 0.2, "classifier_width": 32}
-
 LAYOUTS = {
-    "version 2": CrammedEncoder(**SMALL),
-    "version 1": CrammedEncoder(**SMALL, head="square", attend_padding=True, pooling="mean"),
-    "simple": CrammedEncoder(
-        **SMALL, gated=False, biases=True, positions="learned", longest_row=32, head="dense", final_norm=False
-    ),
-    "one layer": CrammedEncoder(**{**SMALL, "layers": 1}, biases=True, epsilon=1e-6, pooling="mean"),
+    name.removeprefix("crammed, "): replace(shape, classifier_width=32)
+    for name, shape in encoder_layouts.LAYOUTS.items()
+    if name.startswith("crammed")
 }
 
 
@@ -61,13 +60,6 @@ def shape(request: pytest.FixtureRequest) -> CrammedEncoder:
     return LAYOUTS[request.param]
 
 
-def built(shape: CrammedEncoder) -> Crammed:
-    torch.manual_seed(3)
-    model = shape.build(VOCABULARY)
-    disturb(model)
-    return model.eval()
-
-
 def exported(shape: CrammedEncoder, folder: Path) -> Crammed:
     """Write what an export writes, without a tokenizer."""
     model = built(shape)
@@ -78,19 +70,6 @@ def exported(shape: CrammedEncoder, folder: Path) -> Crammed:
     return model
 
 
-def tokens(rows: int = ROWS, length: int = LENGTH) -> Tensor:
-    return torch.randint(5, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
-
-
-def padding() -> Tensor:
-    """Rows of 20, 13 and 7 real positions."""
-    return torch.arange(LENGTH)[None] < torch.tensor([[20], [13], [7]])
-
-
-def assert_same(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-
-
 @torch.inference_mode()
 def test_the_exported_folder_gives_our_logits(shape: CrammedEncoder, tmp_path: Path) -> None:
     model = exported(shape, tmp_path)
@@ -98,12 +77,12 @@ def test_the_exported_folder_gives_our_logits(shape: CrammedEncoder, tmp_path: P
     assert type(theirs).__module__.startswith("transformers_modules.")
     assert theirs.num_parameters() == model.parameter_count()
     ids, attend = tokens(), padding()
-    assert_same(model.logits(ids), theirs(input_ids=ids).logits)
+    assert_close(model.logits(ids), theirs(input_ids=ids).logits)
     masked = theirs(input_ids=ids, attention_mask=attend.long(), token_type_ids=torch.zeros_like(ids)).logits
-    assert_same(model.logits(ids, attend=attend), masked)
+    assert_close(model.logits(ids, attend=attend), masked)
     positions = torch.tensor([[2, 0], [4, 5], [6, 6]])
     chosen = masked.gather(1, positions[:, :, None].expand(-1, -1, VOCABULARY))
-    assert_same(model.logits(ids, positions, attend=attend), chosen)
+    assert_close(model.logits(ids, positions, attend=attend), chosen)
     alone = theirs(input_ids=ids[2:, :7]).logits
     assert torch.allclose(masked[2:, :7], alone, atol=1e-4) is not shape.attend_padding
 
@@ -142,10 +121,10 @@ def test_saving_keeps_the_code_and_the_tie(name: str, tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_rows_may_be_longer_than_trained_unless_positions_are_learned(tmp_path: Path) -> None:
-    long = tokens(1, 150)
+    long = tokens(rows=1, length=150)
     model = exported(LAYOUTS["version 2"], tmp_path)
     encoder = AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
-    assert_same(model.logits(long), encoder(long).logits)
+    assert_close(model.logits(long), encoder(long).logits)
     assert model.shape.longest is None
     simple = exported(LAYOUTS["simple"], tmp_path)
     encoder = AutoModel.from_pretrained(tmp_path, trust_remote_code=True)
@@ -161,7 +140,7 @@ def test_the_encoder_alone_shows_its_layers_and_runs_in_half_precision(tmp_path:
     model = exported(LAYOUTS["version 2"], tmp_path)
     encoder = AutoModel.from_pretrained(tmp_path, trust_remote_code=True).eval()
     output = encoder(tokens(), output_hidden_states=True)
-    assert_same(output.last_hidden_state, model.states(tokens()))
+    assert_close(output.last_hidden_state, model.states(tokens()))
     assert len(output.hidden_states) == 3 and output.hidden_states[-1] is output.last_hidden_state
     half = encoder.bfloat16()(tokens(), padding().long()).last_hidden_state
     assert half.dtype == torch.bfloat16 and half.isfinite().all()
@@ -244,13 +223,13 @@ def test_each_choice_is_judged_as_a_row_of_its_own(shape: CrammedEncoder, tmp_pa
     model = AutoModelForMultipleChoice.from_pretrained(tmp_path, trust_remote_code=True).eval()
     single = AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True, num_labels=1).eval()
     single.load_state_dict(model.state_dict())
-    ids, attend = tokens(6).view(3, 2, -1), torch.cat([padding(), padding().flip(0)]).view(3, 2, -1).long()
+    ids, attend = tokens(rows=6).view(3, 2, -1), torch.cat([padding(), padding().flip(0)]).view(3, 2, -1).long()
     types = torch.zeros_like(ids)
     output = model(ids, attend, types, labels=torch.tensor([0, 1, 1]))
     assert output.logits.shape == (3, 2)
     expected = single(ids.flatten(0, 1), attend.flatten(0, 1)).logits
-    assert_same(output.logits.flatten(), expected.flatten())
-    assert_same(model(ids).logits.flatten(), single(ids.flatten(0, 1)).logits.flatten())
+    assert_close(output.logits.flatten(), expected.flatten())
+    assert_close(model(ids).logits.flatten(), single(ids.flatten(0, 1)).logits.flatten())
     torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(output.logits, torch.tensor([0, 1, 1])))
 
 
@@ -258,7 +237,7 @@ def test_choices_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path) -> 
     exported(shape, tmp_path)
     torch.manual_seed(0)
     model = AutoModelForMultipleChoice.from_pretrained(tmp_path, trust_remote_code=True)
-    ids, labels = tokens(6).view(3, 2, -1), torch.tensor([1, 0, 1])
+    ids, labels = tokens(rows=6).view(3, 2, -1), torch.tensor([1, 0, 1])
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(60):
         optimizer.zero_grad()
@@ -276,3 +255,34 @@ def test_the_mean_leaves_padding_out_unless_it_is_attended_to(tmp_path: Path) ->
         model = AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True).eval()
         together, alone = model(ids, attend).logits[2:], model(ids[2:, :7]).logits
         assert torch.allclose(together, alone, atol=1e-4) is not apart
+
+
+HEADS = ["", *(f"For{task}" for task in (
+    "MaskedLM", "SequenceClassification", "TokenClassification", "MultipleChoice", "QuestionAnswering"
+))]  # fmt: skip
+OPENING = """
+import os, sys
+import transformers
+
+folder, heads = sys.argv[1], sys.argv[2:]
+for head, other in zip(heads, [*heads[1:], heads[0]]):
+    model = getattr(transformers, f"AutoModel{head}").from_pretrained(folder, trust_remote_code=True)
+    assert type(model).__name__ == (f"Crammed{head}" if head else "CrammedModel"), type(model)
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    again = os.path.join(folder, f"saved-{head}")
+    model.save_pretrained(again)
+    source = getattr(transformers, f"AutoModel{other}")
+    source.from_pretrained(again, trust_remote_code=True, ignore_mismatched_sizes=True)
+assert not any(name.startswith("daybreak") for name in sys.modules)
+print("all opened")
+"""
+
+
+def test_every_head_opens_where_daybreak_is_not_and_what_it_saves_opens_with_another(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    exported(LAYOUTS["version 2"], folder)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "code"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-I", "-c", OPENING, str(folder), *HEADS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "all opened\n", done.stderr

@@ -1,17 +1,16 @@
-"""Our fast forward against the evaluate: transformers' ModernBertForMaskedLM, both ways, at several layouts."""
+"""ModernBERT against transformers' ModernBertForMaskedLM: its window, the family's shapes, its export, its learning."""
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from encoder_layouts import LAYOUTS, LENGTH, VOCABULARY, assert_same_model, built, padding, stock_of, tokens
 from safetensors.torch import save_file
-from small_models import assert_close, disturb
-from torch import Tensor
+from small_models import assert_close
 from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
 from daybreak.core.batch import Batch
@@ -21,120 +20,14 @@ from daybreak.recipe import load_recipe
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.optim.optimizers import AdamW
 
-VOCABULARY, ROWS, LENGTH = 211, 3, 40
-
-LAYOUTS = {
-    "global": ModernEncoder(layers=3, hidden_size=48, heads=4, intermediate_size=40, init_std=0.2),
-    "mixed": ModernEncoder(
-        layers=5,
-        hidden_size=48,
-        heads=3,
-        intermediate_size=40,
-        global_every=3,
-        window=10,
-        global_rope_base=160_000.0,
-        init_std=0.2,
-    ),
-    "one global": ModernEncoder(
-        layers=3, hidden_size=32, heads=2, intermediate_size=32, global_every=3, window=6, init_std=0.2
-    ),
-    "one layer": ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=32, init_std=0.2),
-}
-
-
-def built(shape: ModernEncoder, vocabulary: int = VOCABULARY) -> ModernBert:
-    torch.manual_seed(3)
-    model = shape.build(vocabulary)
-    disturb(model)
-    return model.eval()
-
-
-def stock_of(shape: ModernEncoder, model: ModernBert, length: int = LENGTH) -> ModernBertForMaskedLM:
-    config = ModernBertConfig(**shape.to_hugging_face(model.vocabulary, length), attn_implementation="eager")
-    stock = ModernBertForMaskedLM(config).eval()
-    outcome = stock.load_state_dict(shape.export_weights(model), strict=False)
-    assert outcome.unexpected_keys == [] and outcome.missing_keys == ["decoder.weight"]
-    stock.tie_weights()
-    return stock
-
-
-def tokens(vocabulary: int = VOCABULARY, rows: int = ROWS, length: int = LENGTH) -> Tensor:
-    return torch.randint(5, vocabulary, (rows, length), generator=torch.Generator().manual_seed(1))
-
-
-def padding() -> Tensor:
-    """Rows of 40, 23 and 7 real positions."""
-    return torch.arange(LENGTH)[None] < torch.tensor([[40], [23], [7]])
-
-
-@pytest.fixture(params=LAYOUTS)
-def shape(request: pytest.FixtureRequest) -> ModernEncoder:
-    return LAYOUTS[request.param]
-
-
-@torch.inference_mode()
-def test_our_weights_give_the_same_logits_in_the_stock_class(shape: ModernEncoder) -> None:
-    model, ids, attend = built(shape), tokens(), padding()
-    stock = stock_of(shape, model)
-    assert_close(model.logits(ids), stock(input_ids=ids).logits)
-    ours = model.logits(ids, attend=attend)
-    theirs = stock(input_ids=ids, attention_mask=attend.long()).logits
-    assert_close(ours[attend], theirs[attend])
-    assert model.parameter_count() == stock.num_parameters()
-
-
-@torch.inference_mode()
-def test_stock_weights_give_the_same_logits_in_our_class(shape: ModernEncoder) -> None:
-    torch.manual_seed(4)
-    config = ModernBertConfig(**shape.to_hugging_face(VOCABULARY, LENGTH), attn_implementation="eager")
-    stock = ModernBertForMaskedLM(config).eval()
-    disturb(stock)
-    read, model = from_hugging_face(json.loads(config.to_json_string()), stock.state_dict())
-    assert model.eval().shape is read
-    assert (model.shape.layers, model.shape.window) == (shape.layers, shape.window)
-    assert [model.shape.is_global(i) for i in range(shape.layers)] == [shape.is_global(i) for i in range(shape.layers)]
-    ids, attend = tokens(), padding()
-    assert_close(model.logits(ids), stock(input_ids=ids).logits)
-    theirs = stock(input_ids=ids, attention_mask=attend.long()).logits
-    assert_close(model.logits(ids, attend=attend)[attend], theirs[attend])
-
 
 @torch.inference_mode()
 def test_a_local_window_is_seen_in_the_logits() -> None:
     """Without this, parity of the mixed layouts might hold because the window never matters."""
-    mixed = LAYOUTS["mixed"]
+    mixed = LAYOUTS["modern, mixed"]
     wide = ModernEncoder(**{**vars(mixed), "window": 2 * LENGTH})
     near, far = built(mixed), built(wide)
     assert (near.logits(tokens()) - far.logits(tokens())).abs().max() > 0.01
-
-
-@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@torch.inference_mode()
-def test_chosen_positions_are_the_full_forward_gathered(shape: ModernEncoder, causal: bool, padded: bool) -> None:
-    model, ids = built(shape), tokens()
-    attend = padding() if padded else None
-    positions = torch.tensor([[0, 5, 39, 17], [22, 3, 0, 11], [6, 1, 2, 3]])
-    full = model.features(ids, causal=causal, attend=attend)
-    picked = full.gather(1, positions[:, :, None].expand(-1, -1, model.hidden_size))
-    torch.testing.assert_close(
-        model.features(ids, positions, causal=causal, attend=attend), picked, rtol=1e-5, atol=1e-5
-    )
-
-
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@torch.inference_mode()
-def test_causal_features_do_not_know_the_future(shape: ModernEncoder, padded: bool) -> None:
-    model, ids = built(shape), tokens()
-    attend = torch.ones_like(ids, dtype=torch.bool) if padded else None
-    changed = ids.clone()
-    changed[:, 20] = (changed[:, 20] - 5 + 7) % (VOCABULARY - 5) + 5
-    before = model.features(ids, causal=True, attend=attend)
-    after = model.features(changed, causal=True, attend=attend)
-    torch.testing.assert_close(before[:, :20], after[:, :20], rtol=1e-6, atol=1e-6)
-    assert (before[:, 20:22] - after[:, 20:22]).abs().amax() > 1e-3
-    both = model.features(ids, attend=attend) - model.features(changed, attend=attend)
-    assert both[:, 15:20].abs().amax() > 1e-4  # without the switch the past does see it
 
 
 @pytest.mark.parametrize("name", ["tiny", "mini", "small"])
@@ -169,7 +62,7 @@ def test_the_family_has_the_planned_shapes_and_the_parameters_of_stock(name: str
     assert ours.parameter_count() == stock.num_parameters()
 
 
-@pytest.mark.parametrize("name", ["global", "mixed"])
+@pytest.mark.parametrize("name", ["modern, global", "modern, mixed"])
 @torch.inference_mode()
 def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
     shape = LAYOUTS[name]
@@ -178,17 +71,15 @@ def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
     save_file(shape.export_weights(model), tmp_path / "model.safetensors", metadata={"format": "pt"})
     stock = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
     assert type(stock) is ModernBertForMaskedLM
-    ids, attend = tokens(), padding()
-    assert_close(model.logits(ids), stock(input_ids=ids).logits)
-    theirs = stock(input_ids=ids, attention_mask=attend.long()).logits
-    assert_close(model.logits(ids, attend=attend)[attend], theirs[attend])
+    for attend in (None, padding()):
+        assert_same_model(model, stock, tokens(), attend)
 
 
 # ---------------------------------------------------------------- what cannot be held exactly is refused
 
 
 def stock_config(**changes: Any) -> dict[str, Any]:
-    return {**LAYOUTS["mixed"].to_hugging_face(VOCABULARY, LENGTH), **changes}
+    return {**LAYOUTS["modern, mixed"].to_hugging_face(VOCABULARY, LENGTH), **changes}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +103,7 @@ def test_a_checkpoint_that_we_cannot_hold_is_refused(changes: dict[str, Any], na
 
 
 def test_a_checkpoint_with_a_loose_decoder_or_a_missing_tensor_is_refused() -> None:
-    shape = LAYOUTS["mixed"]
+    shape = LAYOUTS["modern, mixed"]
     weights = shape.export_weights(built(shape))
     loose = {**weights, "decoder.weight": weights["model.embeddings.tok_embeddings.weight"] + 1}
     with pytest.raises(UserError, match="not tied"):
@@ -220,20 +111,6 @@ def test_a_checkpoint_with_a_loose_decoder_or_a_missing_tensor_is_refused() -> N
     for name in ("model.layers.2.attn.Wo.weight", "model.embeddings.tok_embeddings.weight"):
         with pytest.raises(UserError, match=name):
             from_hugging_face(stock_config(), {key: value for key, value in weights.items() if key != name})
-
-
-def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(UserError, match="heads"):
-        ModernEncoder(layers=1, hidden_size=33, heads=2, intermediate_size=8).build(10)
-    with pytest.raises(UserError, match="even"):
-        ModernEncoder(layers=1, hidden_size=6, heads=2, intermediate_size=8).build(10)
-
-
-@pytest.mark.parametrize("field", ["init_std", "global_rope_base", "local_rope_base"])
-@pytest.mark.parametrize("value", [0.0, -0.02, math.nan, math.inf])
-def test_a_number_that_must_be_above_0_and_is_not_is_refused_by_its_flag(field: str, value: float) -> None:
-    with pytest.raises(UserError, match=rf"--model.{field.replace('_', '-')} is .*\. Give a number above 0."):
-        ModernEncoder(layers=1, hidden_size=8, heads=2, intermediate_size=8, **{field: value})
 
 
 # ---------------------------------------------------------------- learning
@@ -258,12 +135,3 @@ def test_one_batch_is_learned_by_heart(stage: str) -> None:
         mean.backward()
         optimizer.step()
     assert mean.item() < 0.1
-
-
-def test_keys_start_correlated_with_queries_at_the_same_variance() -> None:
-    shape = ModernEncoder(layers=2, hidden_size=128, heads=2, intermediate_size=256, query_key_correlation=0.5)
-    for block in shape.build(50).blocks:
-        query, key, value = block.attention.qkv.weight.detach().chunk(3)  # type: ignore[operator, union-attr]
-        assert abs(float(torch.corrcoef(torch.stack([query.flatten(), key.flatten()]))[0, 1]) - 0.5) < 0.03
-        assert abs(float(torch.corrcoef(torch.stack([query.flatten(), value.flatten()]))[0, 1])) < 0.03
-        assert abs(float(key.std() / query.std()) - 1) < 0.03

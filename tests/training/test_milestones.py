@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from toy_run import Around, Neighbours, equal, journaled, newest, replayed, training, weights
 
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.errors import PeerLost, UserError
 from daybreak.core.run_folder import RunFolder
-from daybreak.training import checkpoint, loop
+from daybreak.training import loop
 from daybreak.training.loop import fit
-from daybreak.training.objectives.objective import Objective
 from daybreak.training.phases import SecondPhase
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training
@@ -23,59 +23,51 @@ from daybreak.training.step import Training
 pytestmark = pytest.mark.usefixtures("checkpoint_each_step")
 
 
-def test_the_checkpoint_of_the_lowest_interim_loss_is_kept(tmp_path: Path, toy: Any) -> None:
+def test_the_checkpoint_of_the_lowest_interim_loss_is_kept(tmp_path: Path) -> None:
     losses = iter([5.0, 4.0, 4.5, 3.0, 3.0, float("nan"), 3.5, 6.0, 7.0])
-    made = toy.training(tmp_path, steps=40, marks=9)
+    made = training(tmp_path, steps=40, marks=9)
     measure = made.validation.measure
     made.validation.measure = lambda *a, **k: replace(measure(*a, **k), loss=next(losses))
     at: dict[int, list[torch.Tensor]] = {}
-    made.optimizer.register_step_post_hook(lambda *_: at.setdefault(len(at) + 1, toy.weights(made)))
-    done = toy.journaled(made)
+    made.optimizer.register_step_post_hook(lambda *_: at.setdefault(len(at) + 1, weights(made)))
+    done = journaled(made)
     assert done.best == 3.0
     assert [path.name for path in RunFolder(tmp_path).best.iterdir()] == ["step-000000016"]
-    other = toy.training(tmp_path)
-    progress, _ = checkpoint.load_newest(RunFolder(tmp_path).best, other.model, other.optimizer)
-    assert progress is not None and (progress.step, progress.best) == (16, 3.0)
-    assert all(torch.equal(a, b) for a, b in zip(at[16], toy.weights(other), strict=True))
+    other = training(tmp_path)
+    progress = newest(RunFolder(tmp_path).best, other)
+    assert (progress.step, progress.best) == (16, 3.0)
+    assert all(torch.equal(a, b) for a, b in zip(at[16], weights(other), strict=True))
 
 
-def test_checkpoints_are_kept_before_the_decay_and_near_the_end(tmp_path: Path, toy: Any) -> None:
-    made = toy.training(tmp_path, schedule=Trapezoid(warmup=0.1, decay=0.4))
-    done = toy.journaled(made)
+def test_checkpoints_are_kept_before_the_decay_and_near_the_end(tmp_path: Path) -> None:
+    made = training(tmp_path, schedule=Trapezoid(warmup=0.1, decay=0.4))
+    done = journaled(made)
     run = RunFolder(tmp_path)
     assert [path.name for path in run.branch.iterdir()] == ["step-000000018"] and done.branched_at == 18 / 30
     assert [path.name for path in run.late.iterdir()] == ["step-000000027"] and done.late_at == 27 / 30
     for folder in (run.branch, run.late):
-        rest = toy.training(tmp_path)
-        progress, _ = checkpoint.load_newest(folder, rest.model, rest.optimizer)
-        assert progress is not None
+        rest = training(tmp_path)
+        progress = newest(folder, rest)
         # From there the run comes out as it did.
         rest = replace(rest, run=None, schedule=made.schedule)
-        assert fit(rest, progress).step == 30 and toy.equal(made, rest)
+        assert fit(rest, progress).step == 30 and equal(made, rest)
 
 
-def test_a_replay_writes_nothing(tmp_path: Path, toy: Any) -> None:
-    toy.journaled(toy.training(tmp_path / "run"))
+def test_a_replay_writes_nothing(tmp_path: Path) -> None:
+    journaled(training(tmp_path / "run"))
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     states = [path.read_bytes() for path in before]
     (tmp_path / "again").mkdir()
-    toy.replayed(toy.training(tmp_path / "again"), tmp_path / "run")
+    replayed(training(tmp_path / "again"), tmp_path / "run")
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
     assert [path.read_bytes() for path in before] == states
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lonely(Objective):
+class Lonely(Around):
     """Another process ends while row ``row`` is worked on."""
 
-    inner: Objective
     row: int
-
-    def stage(self, progress: float) -> str:
-        return "masked"
-
-    def targets(self, batch: Batch, **more: Any) -> int:
-        return self.inner.targets(batch, **more)
 
     def loss(self, model: Encoder, batch: Batch, *, position: int, **more: Any) -> LossSum:
         if position == self.row:
@@ -85,24 +77,23 @@ class Lonely(Objective):
 
 @pytest.mark.parametrize("step", [7, 15])
 def test_a_lost_process_leaves_a_checkpoint_of_the_last_whole_step(
-    tmp_path: Path, toy: Any, step: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 15 would have been the first of a second phase, with an optimizer and a schedule of its own."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
 
     def two(folder: str, **changes: Any) -> Training:
-        made = toy.training(tmp_path / folder, phase2=SecondPhase(start=0.5, length=12, lr=5e-3), **changes)
+        made = training(tmp_path / folder, phase2=SecondPhase(start=0.5, length=12, lr=5e-3), **changes)
         return replace(made, phases=made.phases * 2)
 
     whole = two("whole")
-    toy.journaled(whole)
-    made = two("run", objective=Lonely(inner=toy.Neighbours(), row=8 * step))
+    journaled(whole)
+    made = two("run", objective=Lonely(inner=Neighbours(), row=8 * step))
     with pytest.raises(UserError, match=rf"ended\. The checkpoint of step {step} is saved\.") as error:
-        toy.journaled(made)
+        journaled(made)
     assert "fewer processes" in error.value.remedy
     rest = two("run")
-    folder = RunFolder(tmp_path / "run").checkpoints
-    progress, torn = checkpoint.load_newest(folder, rest.model, rest.optimizer)
-    assert progress is not None and torn == [] and (progress.step, progress.second_from) == (step, None)
+    progress = newest(RunFolder(tmp_path / "run").checkpoints, rest)
+    assert (progress.step, progress.second_from) == (step, None)
     fit(rest, progress)
-    assert toy.equal(whole, rest)
+    assert equal(whole, rest)

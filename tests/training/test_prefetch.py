@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from toy_run import equal, journaled, training
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
@@ -30,22 +30,22 @@ def watched(made: Training, *, until: float = 2.0) -> tuple[Training, list[tuple
 
 
 @pytest.mark.parametrize("until", [0.0, 0.5])
-def test_a_run_that_reads_ahead_is_the_same_run(until: float, tmp_path: Path, toy: Any) -> None:
-    plain, _ = watched(toy.training(tmp_path / "plain"), until=until)
-    toy.journaled(plain)
+def test_a_run_that_reads_ahead_is_the_same_run(until: float, tmp_path: Path) -> None:
+    plain, _ = watched(training(tmp_path / "plain"), until=until)
+    journaled(plain)
     prefetch = Prefetch()
-    ahead, asked = watched(toy.training(tmp_path / "ahead", prefetch=prefetch), until=until)
-    toy.journaled(ahead)
-    assert toy.equal(plain, ahead)
+    ahead, asked = watched(training(tmp_path / "ahead", prefetch=prefetch), until=until)
+    journaled(ahead)
+    assert equal(plain, ahead)
     # The first step, and the one at which the rows change: what was read ahead for it was made for other rows.
     assert (prefetch.hits, prefetch.misses) == ((29, 1) if until == 0 else (28, 2))
     mine = [position for thread, position, _ in asked if thread != "prefetch"]
     assert mine == ([0] if until == 0 else [0, 15 * 8])
 
 
-def test_rows_whose_dependence_is_unknown_are_not_read_ahead(tmp_path: Path, toy: Any) -> None:
+def test_rows_whose_dependence_is_unknown_are_not_read_ahead(tmp_path: Path) -> None:
     prefetch = Prefetch()
-    toy.journaled(toy.training(tmp_path, prefetch=prefetch))
+    journaled(training(tmp_path, prefetch=prefetch))
     assert prefetch.hits == prefetch.misses == 0
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from toy_run import equal, journaled, lines, replayed, training
 
 from daybreak.core.budget import Budget
 from daybreak.core.errors import Interrupted
@@ -24,74 +25,64 @@ SCHEDULE = Trapezoid(warmup=0.25, decay=0.5)
 OBJECTIVE = CausalThenMasked(causal_fraction=0.25, causal_targets=0.5, mask_rates=(0.4, 0.2))
 
 
-@dataclass
-class Time:
-    """A time in which each reading of rows takes a second."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def slow(toy: Any, folder: Path, *, start: float, budget: str, progress: Progress = START, **changes: Any) -> Any:
+def slow(folder: Path, *, start: float, budget: str, progress: Progress = START, **changes: Any) -> Any:
     """A run whose first step begins ``start`` seconds after its process, and whose steps take a second each."""
-    time = Time(start)
+    now = [start]
     clock = BudgetClock(
-        Budget.parse(budget), World(), started=0.0, already=progress.elapsed, now=time,
+        Budget.parse(budget), World(), started=0.0, already=progress.elapsed, now=lambda: now[0],
         first_step_at=progress.first_step_at,
     )  # fmt: skip
-    made = toy.training(folder, clock=clock, schedule=SCHEDULE, objective=OBJECTIVE, **changes)
+    made = training(folder, clock=clock, schedule=SCHEDULE, objective=OBJECTIVE, **changes)
     inner = made.phases[0].take
 
     def take(*asked: Any) -> Any:
-        time.now += 1.0
+        now[0] += 1.0
         return inner(*asked)
 
     return replace(made, phases=(replace(made.phases[0], take=take),))
 
 
-def steps(folder: Path, toy: Any) -> list[tuple[float, str, float]]:
-    found = toy.lines(folder / "metrics.jsonl")
+def steps(folder: Path) -> list[tuple[float, str, float]]:
+    found = lines(folder / "metrics.jsonl")
     return [(line["progress"], line["stage"], line["learning_rate"]) for line in found]
 
 
-def test_schedules_are_those_of_a_run_that_starts_at_once(tmp_path: Path, toy: Any) -> None:
-    late = slow(toy, tmp_path / "late", start=4.0, budget="40s")
-    toy.journaled(late)
-    prompt = slow(toy, tmp_path / "prompt", start=0.0, budget="36s")
-    toy.journaled(prompt)
+def test_schedules_are_those_of_a_run_that_starts_at_once(tmp_path: Path) -> None:
+    late = slow(tmp_path / "late", start=4.0, budget="40s")
+    journaled(late)
+    prompt = slow(tmp_path / "prompt", start=0.0, budget="36s")
+    journaled(prompt)
     assert late.clock.first_step_at == 4.0 and late.clock.elapsed() == 40.0
-    assert steps(tmp_path / "late", toy) == steps(tmp_path / "prompt", toy)
-    assert toy.equal(late, prompt)
+    assert steps(tmp_path / "late") == steps(tmp_path / "prompt")
+    assert equal(late, prompt)
     # As planned: a quarter of 36 steps in warm-up and in the causal stage, half of them in the decay.
-    rates = [rate for *_, rate in steps(tmp_path / "late", toy)]
+    rates = [rate for *_, rate in steps(tmp_path / "late")]
     assert rates[0] == 0 and rates[8] < max(rates) == pytest.approx(rates[9]) == pytest.approx(rates[18])
     assert rates[19] < rates[18] and rates[35] == pytest.approx(max(rates) / 18)
-    assert [stage for _, stage, _ in steps(tmp_path / "late", toy)] == ["causal"] * 9 + ["masked"] * 27
+    assert [stage for _, stage, _ in steps(tmp_path / "late")] == ["causal"] * 9 + ["masked"] * 27
 
 
-def test_a_replay_repeats_it_bit_for_bit(tmp_path: Path, toy: Any) -> None:
-    late = slow(toy, tmp_path / "run", start=4.0, budget="40s")
-    toy.journaled(late)
-    again, _ = toy.replayed(slow(toy, tmp_path / "again", start=9.0, budget="1h"), tmp_path / "run")
-    assert toy.equal(late, again)
+def test_a_replay_repeats_it_bit_for_bit(tmp_path: Path) -> None:
+    late = slow(tmp_path / "run", start=4.0, budget="40s")
+    journaled(late)
+    again, _ = replayed(slow(tmp_path / "again", start=9.0, budget="1h"), tmp_path / "run")
+    assert equal(late, again)
 
 
 @pytest.mark.usefixtures("checkpoint_each_step")
-def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path, toy: Any) -> None:
-    whole = slow(toy, tmp_path / "whole", start=4.0, budget="40s")
-    toy.journaled(whole)
-    part = slow(toy, tmp_path / "part", start=4.0, budget="40s")
+def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = slow(tmp_path / "whole", start=4.0, budget="40s")
+    journaled(whole)
+    part = slow(tmp_path / "part", start=4.0, budget="40s")
     with pytest.raises(Interrupted):
-        toy.journaled(replace(part, clock=stopping(part.clock, at=12)))
+        journaled(replace(part, clock=stopping(part.clock, at=12)))
     run = RunFolder(tmp_path / "part")
     found, _ = checkpoint.read_newest(run.checkpoints)
     assert found and (found.progress.step, found.progress.elapsed, found.progress.first_step_at) == (12, 16.0, 4.0)
-    rest = slow(toy, tmp_path / "part", start=0.0, budget="40s", progress=found.progress)
+    rest = slow(tmp_path / "part", start=0.0, budget="40s", progress=found.progress)
     checkpoint.load(found, rest.model, rest.optimizer)
-    toy.journaled(rest, found.progress)
-    assert read_trace(run.trace) == read_trace(tmp_path / "whole" / "trace.jsonl") and toy.equal(whole, rest)
+    journaled(rest, found.progress)
+    assert read_trace(run.trace) == read_trace(tmp_path / "whole" / "trace.jsonl") and equal(whole, rest)
 
 
 def stopping(clock: Clock, *, at: int) -> Clock:
@@ -102,8 +93,8 @@ def stopping(clock: Clock, *, at: int) -> Clock:
 
 
 @pytest.mark.usefixtures("checkpoint_each_step")
-def test_a_run_of_an_earlier_version_keeps_its_schedule(tmp_path: Path, toy: Any) -> None:
-    made = toy.training(tmp_path, steps=4)
+def test_a_run_of_an_earlier_version_keeps_its_schedule(tmp_path: Path) -> None:
+    made = training(tmp_path, steps=4)
     fit(made, START)
     newest = sorted(RunFolder(tmp_path).checkpoints.iterdir())[-1] / "progress.json"
     plain = json.loads(newest.read_text())

@@ -41,7 +41,9 @@ from daybreak.models.trunk import (
 from daybreak.schemas.run import SpecialIds
 
 MODEL_TYPE = "daybreak-crammed"
-MODELLING_FILES = ("modeling_crammed.py", "modeling_crammed_layers.py", "layers.py")
+MODELLING_FILES = {
+    name: Path(__file__).with_name(name) for name in ("modeling_crammed.py", "modeling_crammed_layers.py", "layers.py")
+}
 HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "MultipleChoice", "QuestionAnswering")
 AUTO_MAP = {
     "AutoConfig": "modeling_crammed.CrammedConfig",
@@ -147,7 +149,7 @@ class CrammedEncoder(EncoderConfig):
         return self.longest_row if self.positions == "learned" else None
 
     def modelling_files(self) -> dict[str, Path]:
-        return {name: Path(__file__).with_name(name) for name in MODELLING_FILES}
+        return dict(MODELLING_FILES)
 
     def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
         return {
@@ -242,7 +244,7 @@ def initialise(model: Crammed, std: float) -> None:
 
 
 def hugging_face_names(name: str) -> list[str]:
-    """Return the name of a parameter in the modelling file of the export."""
+    """Return the name of a parameter in the modeling file of the export."""
     if name.startswith("output."):
         return [name.replace("output.", "decoder.")]
     return [name if name.startswith("head.") else f"model.{name}"]

@@ -71,28 +71,12 @@ def crammed_simple(size: str, faithful: bool) -> CrammedEncoder:
 
 def izsak(size: str, faithful: bool) -> CrammedEncoder:
     """crammed-large-izsak, after Izsak et al. 2021 (arXiv 2104.07705): BERT-large with pre-norm and dropout."""
-    layers, hidden_size, heads, intermediate_size = _bert.SHAPES["large" if size == "base" else size]
-    return CrammedEncoder(
-        layers=layers,
-        hidden_size=hidden_size,
-        heads=heads,
-        intermediate_size=intermediate_size,
-        gated=False,
-        biases=True,
-        positions="learned",
-        head="dense",
-        final_norm=False,
-        classifier_width=hidden_size,
-        epsilon=1e-6,
-        dropout=0.1,
-        init_std=_sizes.init_std(hidden_size, faithful),
-        **_sizes.correlations(hidden_size, faithful),
-    )
+    return replace(crammed_simple("large" if size == "base" else size, faithful), epsilon=1e-6, dropout=0.1)
 
 
 def hugging_face_bert(size: str, faithful: bool, dropout: float) -> BertEncoder:
     """hf-bert-base: BertForMaskedLM."""
-    return _bert.masked_only(size, faithful, positions=512, dropout=dropout)
+    return _bert.masked_only(size, faithful, dropout=dropout)
 
 
 def final(name: str, trunk: Trunk, size: str, faithful: bool, *, order: str = "", budget: str = "24h") -> Recipe:

@@ -7,14 +7,9 @@ Published: GLUE test average 79.6 for base after 1,000,000 steps of 256 sequence
 Measured: records/2026-11-23-bert-2018-tiny-4000steps (size tiny, 4 minutes of one thread, Wikipedia).
 """
 
-from daybreak.data.sequences.sentence_pairs import SentencePairs
-from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Procedure, Recipe, Texts
 from daybreak.recipes import _bert, _sizes
-from daybreak.training.objectives.masked import Masked
-from daybreak.training.optim.optimizers import BertAdam
 from daybreak.training.phases import SecondPhase
-from daybreak.training.schedule import WarmupLinear
 
 DEVIATIONS = {
     "budget": "a day; the original's 1,000,000 steps take weeks on one GPU",
@@ -30,36 +25,19 @@ PROCEDURE = Procedure(protocol="bert", tasks=("glue",))
 
 
 def build(size: str, faithful: bool) -> Recipe:
-    hidden_size = _bert.hidden_size_of(size)
-    return Recipe(
-        name="bert-2018",
+    return _bert.on_sentence_pairs(
+        "bert-2018",
+        size,
+        faithful,
         texts=Texts(document="blank-line"),
-        tokenizer=WordPiece(vocabulary=_sizes.vocabulary(size, 30_522)),
-        rows=SentencePairs(),
-        model=_bert.google(size, faithful),
-        word_vectors=_sizes.word_vectors(hidden_size, faithful),
-        objective=Masked(
-            rate=0.15,
-            count="rounded",
-            most=75 if faithful else 0,
-            next_sentence=True,
-            next_sentence_weight=_sizes.next_sentence_weight(hidden_size, faithful),
-        ),
-        optimizer=BertAdam(
-            lr=_sizes.bert_rate(1e-4, hidden_size, faithful),
-            beta2=_sizes.bert_beta2(hidden_size, faithful),
-            epsilon=1e-6,
-            weight_decay=0.01,
-            decay=("matrices", "embeddings"),
-        ),
-        schedule=WarmupLinear(
-            warmup=_sizes.bert_warmup(0.01, hidden_size, faithful), warmup_steps=10_000 if faithful else 0
-        ),
-        length=128,
+        vocabulary=30_522,
+        lr=1e-4,
+        warmup=0.01,
+        warmup_steps=10_000,
+        steps=1_000_000,
+        most=75,
         phase2=SecondPhase(start=0.9, length=512),
         batch=_sizes.batch(size, 256),
-        max_grad_norm=1.0,
-        budget="1000000steps" if faithful else "24h",
     )
 
 

@@ -8,14 +8,9 @@ Published: held-out masked accuracy 71.9 % and next-sentence accuracy 99.4 % aft
 Measured: records/2026-11-21-systems-scibert.json (size mini, 8 minutes on a CPU, scientific text).
 """
 
-from daybreak.data.sequences.sentence_pairs import SentencePairs
-from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Procedure, Recipe, Texts
 from daybreak.recipes import _bert, _sizes
-from daybreak.training.objectives.masked import Masked
-from daybreak.training.optim.optimizers import BertAdam
 from daybreak.training.phases import SecondPhase
-from daybreak.training.schedule import WarmupLinear
 
 DEVIATIONS = {
     "budget": "a day; the original trains for 800,000 steps",
@@ -34,41 +29,24 @@ PROCEDURE = Procedure(protocol="scibert", tasks=("scibert",))
 
 
 def build(size: str, faithful: bool) -> Recipe:
-    hidden_size = _bert.hidden_size_of(size)
-    return Recipe(
-        name="scibert",
+    return _bert.on_sentence_pairs(
+        "scibert",
+        size,
+        faithful,
         texts=Texts(document="auto", split_sentences=True),
-        tokenizer=WordPiece(vocabulary=_sizes.vocabulary(size, 31_000)),
-        rows=SentencePairs(),
-        model=_bert.google(size, faithful),
-        word_vectors=_sizes.word_vectors(hidden_size, faithful),
-        objective=Masked(
-            rate=0.15,
-            count="rounded",
-            most=75 if faithful else 0,
-            next_sentence=True,
-            next_sentence_weight=_sizes.next_sentence_weight(hidden_size, faithful),
-        ),
-        optimizer=BertAdam(
-            lr=_sizes.bert_rate(1e-4, hidden_size, faithful),
-            beta2=_sizes.bert_beta2(hidden_size, faithful),
-            epsilon=1e-6,
-            weight_decay=0.01,
-            decay=("matrices", "embeddings"),
-        ),
-        schedule=WarmupLinear(
-            warmup=_sizes.bert_warmup(0.002, hidden_size, faithful), warmup_steps=1_000 if faithful else 0
-        ),
-        length=128,
+        vocabulary=31_000,
+        lr=1e-4,
+        warmup=0.002,
+        warmup_steps=1_000,
+        steps=800_000,
+        most=75,
         phase2=SecondPhase(
             start=0.625 if faithful else 0.71,
             length=512,
             batch=_sizes.batch(size, 64),
-            lr=_sizes.bert_rate(1e-4, hidden_size, faithful) / 10,
+            lr=_sizes.bert_rate(1e-4, _bert.hidden_size_of(size), faithful) / 10,
         ),
         batch=_sizes.batch(size, 256),
-        max_grad_norm=1.0,
-        budget="800000steps" if faithful else "24h",
     )
 
 

@@ -26,9 +26,9 @@ STAGES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Progress in the causal stage and at each of the four mask rates."""
 
 SHAPES = {
-    "modern": ModernEncoder(layers=6, hidden_size=32, heads=2, intermediate_size=24, global_every=3, window=10),
-    "bert": BertEncoder(layers=4, hidden_size=32, heads=2, intermediate_size=48, dropout=0.1, attention_dropout=0.1),
-    "crammed": CrammedEncoder(layers=4, hidden_size=32, heads=2, intermediate_size=24, dropout=0.1),
+    "modern": ModernEncoder(layers=5, hidden_size=32, heads=2, intermediate_size=24, global_every=3, window=10),
+    "bert": BertEncoder(layers=2, hidden_size=32, heads=2, intermediate_size=48, dropout=0.1, attention_dropout=0.1),
+    "crammed": CrammedEncoder(layers=2, hidden_size=32, heads=2, intermediate_size=24, dropout=0.1),
 }
 KINDS = {"modern": 4, "bert": 2, "crammed": 2}
 """The last block, the others, ModernBERT's first, which has no norm, and its local ones."""
@@ -193,7 +193,7 @@ def test_a_compiler_that_fails_at_a_later_stage_can_be_told_from_other_errors() 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: torch compiles for a CPU with it")
 def test_torchs_own_compiler_learns_the_same() -> None:
-    shape = ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=8)
+    shape = ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=8)
     plain, model = built(shape), built(shape)
     assert try_compiled(model, lambda: void(backward(model, batch(8), 0.9))) is None
     assert backward(model, batch(8), 0.9) == pytest.approx(backward(plain, batch(8), 0.9), rel=1e-5)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from toy_run import equal, journaled, training
 
 from daybreak.core.files import read_json
 from daybreak.schemas.run import Decisions
@@ -15,7 +16,7 @@ from daybreak.training.hardware.compiling import compile_blocks
 from daybreak.training.objectives.objective import CausalThenMasked
 
 
-def test_a_stage_that_does_not_compile_runs_as_it_is_written(tmp_path: Path, toy: Any) -> None:
+def test_a_stage_that_does_not_compile_runs_as_it_is_written(tmp_path: Path) -> None:
     """Decided at that step and written down: the run ends as one that never compiled."""
     objective, graphs = CausalThenMasked(causal_fraction=0.5), []
 
@@ -25,13 +26,13 @@ def test_a_stage_that_does_not_compile_runs_as_it_is_written(tmp_path: Path, toy
             raise OSError("No space left on device")
         return graph.forward
 
-    made = toy.training(tmp_path / "compiled", objective=objective)
+    made = training(tmp_path / "compiled", objective=objective)
     made = replace(made, decisions=replace(made.decisions, compiled=True))
     compile_blocks(made.model, breaks_later)
-    toy.journaled(made)
+    journaled(made)
     assert made.run is not None
     (change,) = read_json(made.run.decisions, Decisions).changes
     assert (change.step, change.compiled) == (15, False) and len(graphs) == 2
-    plain = toy.training(tmp_path / "plain", objective=objective)
-    toy.journaled(plain)
-    assert toy.equal(made, plain)
+    plain = training(tmp_path / "plain", objective=objective)
+    journaled(plain)
+    assert equal(made, plain)

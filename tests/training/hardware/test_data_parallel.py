@@ -6,7 +6,6 @@ Each process runs this file (see the end) and leaves what it found in a file of 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 import types
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from rendezvous import run_ranks
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -219,22 +219,8 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
     def run(size: int, *names: str) -> list[Checkpoint]:
         folder = tmp_path_factory.mktemp("ranks")
-        from rendezvous import free_port  # this file is also run by itself, where it could not be found
-
-        place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        place |= {"CUDA_VISIBLE_DEVICES": "", "DAYBREAK_PEER_TIMEOUT": "60"}
-        command = [sys.executable, __file__, str(folder), *names]
-        pipe = subprocess.PIPE
-        processes = [
-            subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stderr=pipe, text=True)
-            for rank in range(size)
-        ]
-        output = [process.communicate(timeout=120)[1] for process in processes]
-        found = []
-        for rank, received in enumerate(output):
-            assert processes[rank].returncode in (0, 7), received
-            found.append(torch.load(folder / f"{rank}.pt"))
-        return found
+        run_ranks(size, __file__, folder, *names, DAYBREAK_PEER_TIMEOUT="60")
+        return [torch.load(folder / f"{rank}.pt") for rank in range(size)]
 
     return run
 

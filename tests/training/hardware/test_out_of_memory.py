@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from toy_run import Neighbours, Poisoned, Recorded, Tight, equal, journaled, lines, replayed, training
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
@@ -22,12 +23,12 @@ from daybreak.training.step import Training, accumulate, memory_is_full
 pytestmark = pytest.mark.usefixtures("checkpoint_each_step")
 
 
-def test_a_microbatch_that_does_not_fit_is_halved_until_it_does(tmp_path: Path, toy: Any) -> None:
+def test_a_microbatch_that_does_not_fit_is_halved_until_it_does(tmp_path: Path) -> None:
     """From step 10 on there is room for three rows: 8, 4, then 2 at a time."""
-    tight = toy.Tight(inner=toy.Neighbours(), room=3, since=10 * 8)
-    watched = toy.Recorded(toy.training(tmp_path / "run", objective=tight))
+    tight = Tight(inner=Neighbours(), room=3, since=10 * 8)
+    watched = Recorded(training(tmp_path / "run", objective=tight))
     made = watched.training
-    done = toy.journaled(made)
+    done = journaled(made)
     run = RunFolder(tmp_path / "run")
     (change,) = read_json(run.decisions, Decisions).changes
     assert (change.step, change.microbatch, change.rate, change.skip_to) == (10, 2, 1.0, None)
@@ -35,13 +36,13 @@ def test_a_microbatch_that_does_not_fit_is_halved_until_it_does(tmp_path: Path, 
     # The same rows in the same order, a step's eight at once; step 10 was begun three times.
     assert watched.rows == [(8 * step, 8) for step in (*range(10), 10, 10, *range(10, 30))]
     assert (done.step, done.position, done.health.dropped) == (30, 240, 0)
-    assert [line["step"] for line in toy.lines(run.trace)] == list(range(30))
-    assert [line["step"] for line in toy.lines(run.metrics)] == list(range(1, 31)) and not run.lost_metrics.exists()
-    again, _ = toy.replayed(toy.training(tmp_path / "again", objective=tight), tmp_path / "run")
-    assert toy.equal(made, again)
+    assert [line["step"] for line in lines(run.trace)] == list(range(30))
+    assert [line["step"] for line in lines(run.metrics)] == list(range(1, 31)) and not run.lost_metrics.exists()
+    again, _ = replayed(training(tmp_path / "again", objective=tight), tmp_path / "run")
+    assert equal(made, again)
     # And also where there is room: the records say how many rows went together.
-    roomy, _ = toy.replayed(toy.training(tmp_path / "roomy"), tmp_path / "run")
-    assert toy.equal(made, roomy)
+    roomy, _ = replayed(training(tmp_path / "roomy"), tmp_path / "run")
+    assert equal(made, roomy)
 
 
 def gradients(made: Training) -> Iterator[torch.Tensor]:
@@ -50,32 +51,32 @@ def gradients(made: Training) -> Iterator[torch.Tensor]:
         yield parameter.grad
 
 
-def test_the_step_after_a_full_memory_is_that_of_the_smaller_microbatch(tmp_path: Path, toy: Any) -> None:
+def test_the_step_after_a_full_memory_is_that_of_the_smaller_microbatch(tmp_path: Path) -> None:
     """Nothing of the rows that did fit is left in the gradients: of 8 rows, 4 at a time, the second four do not fit."""
     start = replace(START, position=16)
-    tight = toy.Tight(inner=toy.Neighbours(), room=2, since=21)
-    made = toy.training(tmp_path, microbatch=4, objective=tight)
+    tight = Tight(inner=Neighbours(), room=2, since=21)
+    made = training(tmp_path, microbatch=4, objective=tight)
     with pytest.raises(torch.OutOfMemoryError, match="a microbatch of 4 sequences"):
         accumulate(made, start, 0.1, 8)
     assert all(parameter.grad is None for parameter in made.model.parameters())
-    halved = toy.training(tmp_path, microbatch=2, objective=tight)
-    fresh = toy.training(tmp_path, microbatch=2)
+    halved = training(tmp_path, microbatch=2, objective=tight)
+    fresh = training(tmp_path, microbatch=2)
     made = replace(made, phases=halved.phases)
     assert accumulate(made, start, 0.1, 8) == accumulate(fresh, start, 0.1, 8)
     assert all(torch.equal(a, b) for a, b in zip(gradients(made), gradients(fresh), strict=True))
 
 
-def test_a_run_with_less_room_from_the_start_is_one_of_that_microbatch(tmp_path: Path, toy: Any) -> None:
-    made = toy.training(tmp_path / "run", objective=toy.Tight(inner=toy.Neighbours(), room=2))
-    toy.journaled(made)
-    small = toy.training(tmp_path / "small", microbatch=2)
-    toy.journaled(small)
-    assert toy.equal(made, small)
+def test_a_run_with_less_room_from_the_start_is_one_of_that_microbatch(tmp_path: Path) -> None:
+    made = training(tmp_path / "run", objective=Tight(inner=Neighbours(), room=2))
+    journaled(made)
+    small = training(tmp_path / "small", microbatch=2)
+    journaled(small)
+    assert equal(made, small)
 
 
-def test_a_row_that_does_not_fit_is_one_sentence(tmp_path: Path, toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_that_does_not_fit_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="Not even a single sequence fits") as error:
-        toy.journaled(toy.training(tmp_path, objective=toy.Tight(inner=toy.Neighbours(), room=0)))
+        journaled(training(tmp_path, objective=Tight(inner=Neighbours(), room=0)))
     assert "--gradient-checkpointing" in error.value.remedy
     output = capsys.readouterr().out
     assert [f"of {rows} sequences instead" in output for rows in (4, 2, 1)] == [True] * 3
@@ -96,11 +97,11 @@ def test_libraries_report_a_full_memory_in_their_own_words(error: Exception, ful
     assert memory_is_full(error) is full
 
 
-def test_a_full_memory_reported_by_cublas_halves_the_microbatch(tmp_path: Path, toy: Any) -> None:
+def test_a_full_memory_reported_by_cublas_halves_the_microbatch(tmp_path: Path) -> None:
     output = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-    objective = toy.Tight(inner=toy.Neighbours(), room=4, error=RuntimeError(output))
-    made = toy.training(tmp_path / "run", objective=objective)
-    toy.journaled(made)
+    objective = Tight(inner=Neighbours(), room=4, error=RuntimeError(output))
+    made = training(tmp_path / "run", objective=objective)
+    journaled(made)
     (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
     assert (change.step, change.microbatch) == (0, 4)
 
@@ -122,33 +123,33 @@ class Ticking(Clock):
         """Nothing."""
 
 
-def test_a_second_phase_whose_longer_rows_do_not_fit_is_replayed_as_it_was(tmp_path: Path, toy: Any) -> None:
+def test_a_second_phase_whose_longer_rows_do_not_fit_is_replayed_as_it_was(tmp_path: Path) -> None:
     """It begins at the reading of the clock with which its first step was done, not with which it failed."""
     later = SecondPhase(start=0.5, length=12, lr=5e-3)
 
     def two(folder: str, **changes: Any) -> Training:
-        made = toy.training(tmp_path / folder, phase2=later, **changes)
+        made = training(tmp_path / folder, phase2=later, **changes)
         return replace(made, phases=made.phases * 2)
 
-    tight = toy.Tight(inner=toy.Neighbours(), room=4, since=19 * 8)
+    tight = Tight(inner=Neighbours(), room=4, since=19 * 8)
     made = two("run", objective=tight, clock=Ticking())
-    done = toy.journaled(made)
-    trace = toy.lines(RunFolder(tmp_path / "run").trace)
+    done = journaled(made)
+    trace = lines(RunFolder(tmp_path / "run").trace)
     assert done.second_from == next(line["progress"] for line in trace if line["progress"] >= 0.5) > 0.5
     (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
     assert (change.step, change.microbatch) == (19, 4)
-    again, other = toy.replayed(two("again"), tmp_path / "run")
-    assert other.second_from == done.second_from and toy.equal(made, again)
+    again, other = replayed(two("again"), tmp_path / "run")
+    assert other.second_from == done.second_from and equal(made, again)
 
 
-def test_a_halved_microbatch_and_a_halved_rate_stand_together(tmp_path: Path, toy: Any) -> None:
+def test_a_halved_microbatch_and_a_halved_rate_stand_together(tmp_path: Path) -> None:
     """Memory runs short among the steps that are undone: the way that counts keeps the smaller microbatch."""
-    both = toy.Tight(inner=toy.Poisoned(inner=toy.Neighbours(), first=96, last=131), room=4, since=13 * 8)
-    watched = toy.Recorded(toy.training(tmp_path / "run", objective=both))
+    both = Tight(inner=Poisoned(inner=Neighbours(), first=96, last=131), room=4, since=13 * 8)
+    watched = Recorded(training(tmp_path / "run", objective=both))
     made = watched.training
-    toy.journaled(made)
+    journaled(made)
     assert watched.rows[14:] == [(8 * step, 8) for step in (*range(13, 17), *range(17, 36))]  # step 13 began twice
     (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
     assert (change.step, change.microbatch, change.rate, change.skip_to) == (11, 4, 0.5, 136)
-    again, _ = toy.replayed(toy.training(tmp_path / "again", objective=both), tmp_path / "run")
-    assert toy.equal(made, again)
+    again, _ = replayed(training(tmp_path / "again", objective=both), tmp_path / "run")
+    assert equal(made, again)

@@ -12,21 +12,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import toy_run
+from rendezvous import run_ranks
 from torch import Tensor
+from toy_run import assert_near, descending, weights
 
 from daybreak.core import world as worlds
 from daybreak.core.batch import Batch
-from daybreak.core.budget import Budget
 from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
-from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
-from daybreak.training.clock import BudgetClock
-from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit
 from daybreak.training.objectives.finish import (
     Finish,
@@ -38,8 +37,7 @@ from daybreak.training.objectives.finish import (
 )
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked, Objective
-from daybreak.training.phases import Phase, SecondPhase
-from daybreak.training.ramp import Ramp
+from daybreak.training.phases import Phase
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import MicrobatchTooLarge, Training, take_step
 from daybreak.training.validation import Validation
@@ -87,35 +85,14 @@ def built(kind: str = "modern") -> Encoder:
 def training(
     *, microbatch: int = SEQUENCES, world: World | None = None, kind: str = "modern", **changes: Any
 ) -> Training:
-    """A run of 20 steps by plain gradient descent, whose step is the gradient itself."""
-    world, model = world or World(), changes.pop("model", None) or built(kind)
-    decisions = Decisions(
-        device="cpu", threads=torch.get_num_threads(), precision="float32", microbatch=microbatch,
-        world_size=world.size, reserve_seconds=0.0, validation_rows=4, validation_marks=0, matmul_gflops={},
-    )  # fmt: skip
+    """A run of 20 steps by plain gradient descent, whose finish starts in its middle."""
     before = Phase(take=long_rows, length=24, rows_per_epoch=1000, batch=4, microbatch=2)
     spans = Phase(take=take, length=LENGTH, rows_per_epoch=1000, batch=SEQUENCES, microbatch=microbatch)
-    parts: dict[str, Any] = {
-        "model": model, "data_parallel": DataParallel(model, world), "average": None, "objective": MASKED,
-        "max_grad_norm": 1e9,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05), "schedule": Trapezoid(warmup=0.0, decay=0.5),
-        "phases": (before, spans), "phase2": SecondPhase(), "finish": FINISH, "ramp": Ramp(), "world": world, "seed": 3,
-        "clock": BudgetClock(Budget.parse("20steps"), world, started=0.0), "device": torch.device("cpu"),
-        "decisions": decisions, "run": None, "journal": None, "monitors": (),
-        "validation": Validation(long_rows(10_000, 8), np.ones(VOCABULARY, np.uint64), torch.device("cpu")),
-        "time_by_category": dict.fromkeys(
-            ("data", "train", "communicate", "clock", "monitor", "validate", "checkpoint"), 0.0
-        ),
-    }  # fmt: skip
-    return Training(**{**parts, **changes})
-
-
-def weights(model: Encoder) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def assert_near(left: list[Tensor], right: list[Tensor], tolerance: float) -> None:
-    assert max((a - b).abs().max().item() for a, b in zip(left, right, strict=True)) <= tolerance
+    parts = {"model": built(kind), "phases": (before, spans), "finish": FINISH, "objective": MASKED, "seed": 3}
+    parts |= {"max_grad_norm": 1e9, "schedule": Trapezoid(warmup=0.0, decay=0.5)}
+    parts["validation"] = Validation(long_rows(10_000, 8), np.ones(VOCABULARY, np.uint64), torch.device("cpu"))
+    made = toy_run.training(None, steps=20, microbatch=microbatch, world=world, **{**parts, **changes})
+    return descending(made, 0.05)
 
 
 # ---------------------------------------------------------------- the loss
@@ -197,12 +174,12 @@ def reference(model: Encoder, objective: Objective, position: int) -> tuple[floa
 def test_the_step_is_the_gradient_of_both_means_however_it_is_split(microbatch: int, position: int) -> None:
     made = training(microbatch=microbatch)
     masked, contrastive, expected = reference(made.model, MASKED, position)
-    before = weights(made.model)
+    before = weights(made)
     made.optimizer.param_groups[0]["lr"] = 1.0
     found = take_step(made, replace(checkpoint.START, position=position), 0.75)
     assert found.updated and found.loss == pytest.approx(masked, rel=1e-5)
     assert found.contrastive == pytest.approx(contrastive, rel=1e-4)
-    assert_near([a - b for a, b in zip(before, weights(made.model))], expected, 2e-6)
+    assert_near([a - b for a, b in zip(before, weights(made))], expected, 2e-6)
     assert found.progress.position == position + SEQUENCES and found.progress.tokens == SEQUENCES * LENGTH
 
 
@@ -235,21 +212,19 @@ def one_rank(folder: Path) -> None:
     try:
         made = training(microbatch=4, world=world)
         done = fit(made, checkpoint.START)
-        torch.save((done.targets, done.position, weights(made.model)), folder / f"rank-{world.rank}.pt")
+        torch.save((done.targets, done.position, weights(made)), folder / f"rank-{world.rank}.pt")
     finally:
         worlds.stop(world)
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    from rendezvous import run_two_ranks  # this file is also run by itself, where it could not be found
-
-    run_two_ranks(__file__, str(tmp_path))
+    run_ranks(2, __file__, tmp_path)
     made = training()
     done = fit(made, checkpoint.START)
     ranks = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1)]
     assert ranks[0][:2] == ranks[1][:2] == (done.targets, done.position)
     assert all(torch.equal(a, b) for a, b in zip(ranks[0][2], ranks[1][2]))
-    assert_near(ranks[0][2], weights(made.model), 1e-5)
+    assert_near(ranks[0][2], weights(made), 1e-5)
 
 
 @pytest.mark.parametrize("look", [1, 2])
@@ -263,7 +238,7 @@ def test_a_look_that_does_not_fit_is_told_and_leaves_nothing(look: int, monkeypa
         return loss(self, *arguments, **more)
 
     made = training(microbatch=4)
-    before = weights(made.model)
+    before = weights(made)
     with monkeypatch.context() as patch:
         patch.setattr(CausalThenMasked, "loss", tight)
         with pytest.raises(MicrobatchTooLarge):
@@ -272,8 +247,8 @@ def test_a_look_that_does_not_fit_is_told_and_leaves_nothing(look: int, monkeypa
     take_step(made, checkpoint.START, 0.75)
     other = training(microbatch=2)
     take_step(other, checkpoint.START, 0.75)
-    assert_near(weights(made.model), weights(other.model), 1e-6)
-    assert any(not torch.equal(a, b) for a, b in zip(before, weights(made.model)))
+    assert_near(weights(made), weights(other), 1e-6)
+    assert any(not torch.equal(a, b) for a, b in zip(before, weights(made)))
 
 
 # ---------------------------------------------------------------- its place in a run
