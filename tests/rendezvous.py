@@ -33,6 +33,6 @@ def run_ranks(size: int, *command: object, **environment: str) -> None:
         subprocess.Popen(words, env={**variables, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
         for rank in range(size)
     ]
-    told = [process.communicate(timeout=120)[1] for process in processes]
+    told = [process.communicate(timeout=400)[1] for process in processes]
     for process, errors in zip(processes, told):
         assert process.returncode in (0, 7), errors

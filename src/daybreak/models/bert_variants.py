@@ -68,11 +68,7 @@ DISTILBERT_SIZES = {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072
 
 
 def from_roberta(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[bert.BertEncoder, bert.Bert]:
-    """Build the BERT that equals a RoBERTaForMaskedLM, XLMRobertaForMaskedLM or CamembertForMaskedLM.
-
-    Raises:
-        UserError: as ``bert.from_hugging_face``.
-    """
+    """Build the BERT that equals a RoBERTaForMaskedLM, XLMRobertaForMaskedLM or CamembertForMaskedLM."""
     state = _renamed(weights, ROBERTA)
     first = int(config.get("pad_token_id", 1)) + 1
     if POSITIONS in state:
@@ -85,11 +81,7 @@ def from_roberta(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[be
 
 
 def from_distilbert(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[bert.BertEncoder, bert.Bert]:
-    """Build the BERT that equals a DistilBertForMaskedLM.
-
-    Raises:
-        UserError: as ``bert.from_hugging_face``.
-    """
+    """Build the BERT that equals a DistilBertForMaskedLM."""
     state = _renamed(weights, DISTILBERT)
     full = DISTILBERT_SIZES | config
     state[TYPES] = torch.zeros(2, int(full["dim"]))
@@ -97,11 +89,7 @@ def from_distilbert(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple
 
 
 def from_electra(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[bert.BertEncoder, bert.Bert]:
-    """Build the BERT that equals an ElectraForMaskedLM, or the encoder of an ElectraForPreTraining with a new head.
-
-    Raises:
-        UserError: the embeddings are narrower than the layers; otherwise as ``bert.from_hugging_face``.
-    """
+    """Build the BERT that equals an ElectraForMaskedLM, or the encoder of an ElectraForPreTraining with a new head."""
     hidden_size, narrow = int(config.get("hidden_size", 256)), int(config.get("embedding_size", 128))
     if narrow != hidden_size:
         raise UserError(

@@ -285,19 +285,14 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
     """Build the model from the ``config.json`` and state dict of one of the three layouts.
 
     A model of version 1 attends to padding, as it did in training.
-
-    Raises:
-        UserError: the checkpoint has parts that this architecture lacks, or lacks tensors.
     """
     kind = config.get("model_type")
     if kind == MODEL_TYPE:
         shape, vocabulary = _own_shape(config), int(config["vocab_size"])
     elif kind == PUBLISHED_TYPE and isinstance(config.get("arch"), dict):
         arch = config["arch"]
-        shape, vocabulary = (
-            published_shape(arch, "prediction_head.weight" in weights),
-            int(_entry(arch, "embedding.vocab_size")),
-        )
+        shape = published_shape(arch, "prediction_head.weight" in weights)
+        vocabulary = int(_entry(arch, "embedding.vocab_size"))
     else:
         raise UserError(f"The checkpoint is a {kind!r}, not a crammed encoder.", "Use a crammed checkpoint.")
     attention = config["arch"]["attention"]["type"] if kind == PUBLISHED_TYPE else ""
@@ -324,9 +319,6 @@ def published_shape(arch: dict[str, Any], square: bool) -> CrammedEncoder:
 
     Args:
         square: whether the checkpoint has a linear map before the decoder (version 1); the file does not say.
-
-    Raises:
-        UserError: it describes parts that this architecture lacks.
     """
     check_fixed(FIXED, partial(_entry, arch))
     hidden_size = int(_entry(arch, "hidden_size"))

@@ -85,11 +85,7 @@ def refuse_pickle(folder: Path) -> None:
 
 def refuse_shards_elsewhere(folder: Path) -> None:
     """Raise UserError if the index of the weights names a file outside ``folder``; transformers would open it."""
-    if not (folder / INDEX).is_file():
-        return
-    listed = read_json(folder / INDEX)
-    shards = listed.get("weight_map") if isinstance(listed, dict) else None
-    for name in map(str, shards.values()) if isinstance(shards, dict) else ():
+    for name in _shards(folder):
         if Path(name).name != name:
             raise UserError(
                 f"The weights of '{folder}' name the file '{name}', which is not in that folder.",
@@ -97,21 +93,21 @@ def refuse_shards_elsewhere(folder: Path) -> None:
             )
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of the folder by name, from one file or from shards.
+def _shards(folder: Path) -> list[str]:
+    """Files that the index of the weights names, one for each tensor; empty without an index."""
+    listed = read_json(folder / INDEX) if (folder / INDEX).is_file() else None
+    shards = listed.get("weight_map") if isinstance(listed, dict) else None
+    return [str(name) for name in shards.values()] if isinstance(shards, dict) else []
 
-    Raises:
-        UserError: there is no safetensors file, or a file is missing or damaged.
-    """
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of the folder by name, from one safetensors file or from shards."""
     if (folder / WEIGHTS).is_file():
         files = [WEIGHTS]
-    elif (folder / INDEX).is_file():
-        listed = read_json(folder / INDEX)
-        shards = listed.get("weight_map") if isinstance(listed, dict) else None
-        files = sorted({Path(str(name)).name for name in shards.values()}) if isinstance(shards, dict) else []
     else:
-        refuse_pickle(folder)
-        files = []
+        files = sorted({Path(name).name for name in _shards(folder)})
+        if not (folder / INDEX).is_file():
+            refuse_pickle(folder)
     if not files:
         raise UserError(f"'{folder}' holds no {WEIGHTS}.", "Name the folder of a saved Hugging Face model.")
     weights: dict[str, Tensor] = {}
@@ -124,12 +120,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _special_ids(folder: Path, vocabulary: int) -> SpecialIds:
-    """Return the special ids of the tokenizer in ``folder``.
-
-    Raises:
-        UserError: the folder has no readable tokenizer.json, or it lacks a special token or has ids that the model, of
-            ``vocabulary`` tokens, does not know.
-    """
+    """Return the special ids of the tokenizer in ``folder``, of a model with ``vocabulary`` tokens."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise UserError(

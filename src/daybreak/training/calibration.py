@@ -20,6 +20,7 @@ from daybreak.core.terminal import duration, say
 from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Tick, reserve_for
+from daybreak.training.hardware.probe import synchronize
 from daybreak.training.loop import save
 from daybreak.training.phases import with_microbatch
 from daybreak.training.step import Training, accumulate, out_of_memory_error, update
@@ -204,16 +205,11 @@ def _time_update(training: Training) -> tuple[float, int]:
 
 def _timed(training: Training, work: Callable[[], object]) -> float:
     """Seconds of ``work`` alone: the GPU's queue is empty before and after it."""
-    _synchronize(training.device)
+    synchronize(training.device)
     started = time.monotonic()
     work()
-    _synchronize(training.device)
+    synchronize(training.device)
     return time.monotonic() - started
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _time_row(training: Training, start: Progress) -> float:
@@ -231,9 +227,6 @@ def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, final:
         rows: sequences of the final validation.
         final: seconds of the final validation.
         elapsed: seconds charged so far.
-
-    Raises:
-        UserError: the budget is too short for MIN_STEPS steps.
     """
     precision = min(costs.step, key=lambda name: costs.step[name])
     step_seconds = {name: round(seconds, 4) for name, seconds in costs.step.items()}

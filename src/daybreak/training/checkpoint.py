@@ -163,14 +163,7 @@ def step_of(path: Path) -> int:
 
 
 def read_newest(folder: Path, *, before: int | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Read the newest complete checkpoint.
-
-    Args:
-        before: consider only earlier steps than this one.
-
-    Returns:
-        The checkpoint, or None if there is none, and the names of those that could not be read.
-    """
+    """Read the newest complete checkpoint of a step before ``before``, and the names of those that are unreadable."""
     unreadable: list[str] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
         if before is not None and step_of(path) >= before:
@@ -206,11 +199,7 @@ def broadcast(saved: Checkpoint | None, world: World) -> Checkpoint | None:
 def load(
     saved: Checkpoint, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
 ) -> Progress:
-    """Load the checkpoint into ``model``, ``optimizer`` and ``average``.
-
-    Raises:
-        UserError: its tensors do not fit the model or the optimizer, as after damage to a file.
-    """
+    """Load the checkpoint into ``model``, ``optimizer`` and ``average``; refuse one that does not fit them."""
     if problem := misfit(saved, model, optimizer, average):
         raise UserError(
             f"The checkpoint of step {saved.progress.step} does not fit the run: {problem}.",
@@ -251,11 +240,7 @@ def misfit(
 def load_newest(
     folder: Path, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
 ) -> tuple[Progress | None, list[str]]:
-    """Load the newest complete checkpoint into ``model``, ``optimizer`` and ``average``.
-
-    Returns:
-        Its progress, or None if there is none, and the names of those that could not be read.
-    """
+    """Load the newest complete checkpoint; return its progress, and the names of those that are unreadable."""
     saved, unreadable = read_newest(folder)
     return (load(saved, model, optimizer, average) if saved else None), unreadable
 

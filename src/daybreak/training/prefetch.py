@@ -28,9 +28,7 @@ class Prefetch:
     def take(self, key: Hashable, make: Make) -> Batch:
         """Return the prefetched batch if its key is ``key``, else the result of ``make``.
 
-        Raises:
-            UserError: the data of the requested sequences are damaged; damage in unused prefetched sequences is
-                ignored.
+        Damaged data in prefetched sequences that are not requested raise no error.
         """
         pending, self._pending = self._pending, None
         if pending is not None and self._key == key:

@@ -57,11 +57,7 @@ def without_changes_after(decisions: Decisions, step: int) -> Decisions:
 
 
 def halve_microbatch(training: Training, progress: Progress) -> Training:
-    """Halve the microbatch from this step on; the sequences of a step stay the same.
-
-    Raises:
-        UserError: the microbatch was a single sequence.
-    """
+    """Halve the microbatch from this step on; the sequences of a step stay the same."""
     current = current_change(training.decisions, progress.step)
     if current.microbatch <= 1:
         raise out_of_memory_error()
@@ -80,10 +76,7 @@ def halve_microbatch(training: Training, progress: Progress) -> Training:
 def roll_back(training: Training, progress: Progress) -> tuple[Training, Progress]:
     """Load the newest good checkpoint, skip the sequences read since, and halve the peak rate.
 
-    The lost training time stays charged, like work lost to a kill.
-
-    Raises:
-        UserError: the rate is already at its minimum, or there is no good checkpoint.
+    The lost training time stays charged, like work lost to a kill. A run at its lowest rate ends with an error.
     """
     current = current_change(training.decisions, progress.step)
     good = _last_good(training, progress)

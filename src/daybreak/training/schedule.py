@@ -17,11 +17,7 @@ class Schedule(Component):
     """Multiplier of the peak learning rate as a function of progress."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a ``__call__`` that the loop cannot call, so that the error names the line in the user's file.
-
-        Raises:
-            TypeError: it does not take two positional arguments.
-        """
+        """Refuse a ``__call__`` that the loop cannot call, so that the error names the line in the user's file."""
         super().__init_subclass__(**options)
         try:
             inspect.signature(cls.__call__).bind(None, 0.0, 0)
@@ -84,9 +80,8 @@ class Trapezoid(Schedule):
     def decay_starts(self) -> float:
         if self.decay <= 0:
             return 1.0
-        return max(
-            1.0 - self.decay, self.warmup / (self.warmup + self.decay)
-        )  # the second value applies if the ramps cross
+        # The second value applies if the ramps cross.
+        return max(1.0 - self.decay, self.warmup / (self.warmup + self.decay))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -203,6 +203,26 @@ class CompilationFailed(RuntimeError):
     """torch.compile fails on a new stage; the blocks must run uncompiled."""
 
 
+@dataclass
+class Failure:
+    """Why this rank cannot complete a step; the other ranks receive it after all messages of the step."""
+
+    out_of_memory: bool = False
+    not_compiled: bool = False
+
+    def note(self, error: Exception, model: Encoder) -> None:
+        """Note a full memory or a failed compilation; raise any other error again."""
+        if memory_is_full(error):
+            self.out_of_memory = True
+        elif model.compiled is not None and failed_to_compile(error):
+            self.not_compiled = True
+        else:
+            raise error
+
+    def __bool__(self) -> bool:
+        return self.out_of_memory or self.not_compiled
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
     """Result of one step."""
@@ -354,20 +374,20 @@ def accumulate(
     per_row = all_targets / rows if objective.averages_rows else 1.0
     loss_total, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
     contrastive = torch.zeros((), dtype=torch.float64, device=training.device)
-    out_of_memory = not_compiled = False
+    failure = Failure()
     starts = range(0, end - begin, phase.microbatch)
     embedding_gradients = None
     if finishing and (world.size > 1 or len(starts) > 1):
-        contrastive, embedding_gradients, out_of_memory, not_compiled = _contrastive_pass(
-            training, whole, progress.position, rows, phase.microbatch, now
+        contrastive, embedding_gradients = _contrastive_pass(
+            training, whole, progress.position, rows, phase.microbatch, now, failure
         )
     for start in starts:
         part = whole.part(start, start + phase.microbatch)
         # Dropout is a function of (seed, position) as well: there is no state to save, and a replay draws the same.
         torch.manual_seed(seed * 1_000_003 + first + start)
         with training.data_parallel.microbatch(start == starts[-1]):
-            if out_of_memory or not_compiled:
-                continue  # the other ranks receive the flag below, after all messages of the step
+            if failure:
+                continue
             try:
                 with training.autocast():
                     loss = training.data_parallel.loss(
@@ -390,20 +410,16 @@ def accumulate(
                         total = total + training.finish.weight * all_targets * contrastive_term
                 (total * progress.scale.factor).backward()
             except Exception as error:
-                if memory_is_full(error):
-                    out_of_memory = True
-                    continue
-                if training.model.compiled is None or not failed_to_compile(error):
-                    raise
-                not_compiled = True
+                failure.note(error, training.model)
                 continue
         loss_total += loss.sum.detach() if loss.masked is None else loss.masked
         count += loss.count
     started = time.monotonic()
     if training.device.type == "cuda":
-        out_of_memory = world.any(out_of_memory)  # over gloo: detects a lost peer before this rank waits inside NCCL
+        # Over gloo: detects a lost peer before this rank waits inside NCCL.
+        failure.out_of_memory = world.any(failure.out_of_memory)
     payload = training.clock.payload(stop_requested())
-    numbers = on_device((count, out_of_memory, not_compiled, *payload), training.device)
+    numbers = on_device((count, failure.out_of_memory, failure.not_compiled, *payload), training.device)
     sums = world.add(torch.cat((loss_total[None], contrastive[None].double() / world.size, numbers)))
     # If a rank has failed, the gradients are incomplete and their norm is not used.
     norm = torch.nn.utils.get_total_norm(gradients_of(training.model)).to(training.device, torch.float64)
@@ -429,26 +445,22 @@ def on_device(numbers: Sequence[float], device: torch.device) -> Tensor:
 
 
 def _contrastive_pass(
-    training: Training, whole: Batch, position: int, rows: int, microbatch: int, now: float
-) -> tuple[Tensor, Tensor, bool, bool]:
+    training: Training, whole: Batch, position: int, rows: int, microbatch: int, now: float, failure: Failure
+) -> tuple[Tensor, Tensor]:
     """Compute all embeddings of the step without gradients, before the pass with gradients (GradCache, arXiv
-    2101.06983).
+    2101.06983): the contrastive loss of the step, and its gradient for each embedding of this rank.
 
     Args:
         whole: this rank's sequences of the step.
         position: first sequence of the step, of ``rows`` over all ranks.
         now: progress of the objective.
-
-    Returns:
-        The contrastive loss of the step, its gradient for each embedding of this rank, whether this rank ran out of
-        memory, and whether its blocks could not be compiled. If either flag is set, the numbers are meaningless.
+        failure: noted here; the numbers are then meaningless.
     """
     world, objective = training.world, WithEmbeddings(training.objective.loss)
     begin, end = training.shard(rows)
     everyone = torch.zeros(rows, training.model.hidden_size, device=training.device)
     documents = torch.zeros(rows, dtype=torch.int64, device=training.device)
     documents[begin:end] = whole.documents
-    out_of_memory = not_compiled = False
     for start in range(begin, end, microbatch):
         part = whole.part(start - begin, start - begin + microbatch)
         torch.manual_seed(training.seed * 1_000_003 + position + start)
@@ -458,18 +470,13 @@ def _contrastive_pass(
                     training.model, part, seed=training.seed, position=position + start, progress=now, per_row=1.0
                 )
         except Exception as error:
-            if memory_is_full(error):
-                out_of_memory = True
-                break
-            if training.model.compiled is None or not failed_to_compile(error):
-                raise
-            not_compiled = True
+            failure.note(error, training.model)
             break
         everyone[start : start + len(part)] = embeddings
     started = time.monotonic()
     if world.size > 1 and training.device.type == "cuda":
-        out_of_memory = world.any(out_of_memory)  # as after the backward pass
+        failure.out_of_memory = world.any(failure.out_of_memory)  # as after the backward pass
     everyone, documents = world.add(everyone), world.add(documents)
     training.charge("communicate", (time.monotonic() - started) * (world.size > 1))
     loss, embedding_gradients = contrastive_gradients(everyone, documents, position, training.finish.temperature)
-    return loss, embedding_gradients[begin:end], out_of_memory, not_compiled
+    return loss, embedding_gradients[begin:end]

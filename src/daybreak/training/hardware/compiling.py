@@ -65,13 +65,10 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
 
 
 def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "inductor") -> str | None:
-    """Compile the blocks of ``model`` and run ``step`` once; on failure continue uncompiled.
+    """Compile the blocks of ``model`` and run ``step`` once; on failure continue uncompiled and return why.
 
     Args:
         step: a forward and a backward pass in training mode. Its only effect must be gradients, which are dropped.
-
-    Returns:
-        Why compilation failed, for the records; None if it works.
     """
     try:
         compile_blocks(model, backend)

@@ -23,10 +23,7 @@ SIZE = {"cpu": 768, "cuda": 4096}
 def choose_device() -> torch.device:
     """Return the GPU if there is a usable one, else the CPU; print a note about an unusual choice once.
 
-    Torch names AMD cards cuda as well.
-
-    Raises:
-        UserError: this torch cannot use the NVIDIA card of the machine; a run does not fall back to the CPU silently.
+    Torch names AMD cards cuda as well. A run does not fall back to the CPU silently.
     """
     if torch.cuda.is_available():
         if torch.version.hip:
@@ -89,10 +86,10 @@ def matmul_rates(device: torch.device) -> dict[str, float]:
         left, right = torch.randn(2, size, size, device=device).to(dtype)
         best = float("inf")
         for _ in range(5):
-            _synchronize(device)
+            synchronize(device)
             started = time.perf_counter()
             torch.mm(left, right)
-            _synchronize(device)
+            synchronize(device)
             best = min(best, time.perf_counter() - started)
         rates[str(dtype).removeprefix("torch.")] = round(2 * size**3 / best / 1e9, 1)
     return rates
@@ -112,6 +109,7 @@ def describe(device: torch.device, started: float) -> Environment:
     )
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has computed its queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

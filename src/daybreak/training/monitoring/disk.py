@@ -28,19 +28,11 @@ def most_bytes(*, checkpoint_bytes: int, model_bytes: int) -> int:
 
 
 def check_room(folder: Path, *, checkpoint_bytes: int, model_bytes: int) -> None:
-    """Check that the files of a run fit on the disk of ``folder``.
+    """Check that the files of a run fit on the disk of ``folder``, which is created if it is missing.
 
     Weights and moments that are already in the folder count as free space, because new files replace them. User quotas
     are not considered.
 
-    Args:
-        folder: folder of the run; created if it is missing.
-        checkpoint_bytes: weights and moments of the optimizer.
-        model_bytes: the weights alone.
-
-    Raises:
-        UserError: the file system has less free space, or cannot be written, for example because it is mounted
-            read-only.
     """
     make_folder(folder)
     needed = most_bytes(checkpoint_bytes=checkpoint_bytes, model_bytes=model_bytes)

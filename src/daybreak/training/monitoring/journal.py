@@ -88,10 +88,8 @@ def write_error(run: RunFolder, error: OSError) -> UserError:
 def cut_back(run: RunFolder, step: int) -> int:
     """Cut trace and metrics to the checkpoint at ``step``; lost metric lines move to metrics.lost.jsonl.
 
-    They are on disk there before they leave metrics.jsonl: a kill in between repeats lines and loses none.
-
-    Returns:
-        The number of lost steps.
+    They are on disk there before they leave metrics.jsonl: a kill in between repeats lines and loses none. Return the
+    number of lost steps.
     """
     kept, lost = _partition(run.metrics, lambda line: line.get("step", 0) <= step, skip_damaged=True)
     if lost:

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
-from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import StepRecord, ValidationRecord
 
 INTERVAL = 60.0
 """Minimum seconds between two pages, and from the start of this process' training to the first one."""
@@ -81,16 +79,8 @@ class LivePage:
         self._next = self._started + INTERVAL
         self._failures = 0
 
-    def on_step(self, record: StepRecord) -> None:
-        self._update()
-
-    def on_validation(self, record: ValidationRecord) -> None:
-        self._update()
-
-    def on_machine(self, record: MachineRecord) -> None:
-        self._update()
-
-    def _update(self) -> None:
+    def on_step(self, record: object) -> None:
+        """Look whether a page is due or finished; each kind of record is an occasion."""
         if self._child is not None:
             before = self._used()
             code = self._child.poll()
@@ -104,6 +94,8 @@ class LivePage:
                 self._child = self._spawn(command)
             except OSError:
                 self._finished(False, 0.0)
+
+    on_validation = on_machine = on_step
 
     def _finished(self, succeeded: bool, seconds: float) -> None:
         self._next = self._started + max(INTERVAL, seconds / MAX_COST_FRACTION)

@@ -21,7 +21,7 @@ class Monitor(Protocol):
         """Receive the telemetry of the first process' machine."""
 
 
-class Live:
+class Live(Monitor):
     """The progress line: stage, losses, speed, and the rest of the budget."""
 
     def __init__(self, work: Work, seconds: float | None, plateau_loss: float, remark: Callable[[], str] = str):
@@ -42,9 +42,6 @@ class Live:
     def on_validation(self, record: ValidationRecord) -> None:
         self._validation = f"  held-out {record.loss:.3f}"
 
-    def on_machine(self, record: MachineRecord) -> None:
-        """Do nothing: the report shows the machine."""
-
 
 def plateau_advice(smaller: str = "") -> str:
     """Advice for a run above the unigram baseline.
@@ -56,7 +53,7 @@ def plateau_advice(smaller: str = "") -> str:
     return f"What helps most: {', '.join(ways)}, a higher learning rate or a smaller batch."
 
 
-class Plateau:
+class Plateau(Monitor):
     """Prints once that a run still predicts no better than the unigram baseline after a fifth of its budget."""
 
     START = 0.2
@@ -81,9 +78,3 @@ class Plateau:
                 f"The model predicts no better than token frequencies yet: at {record.progress:.0%} of the budget the "
                 f"loss is {record.loss:.2f}, and the unigram baseline is {self._plateau_loss:.2f}. {self._advice}"
             )
-
-    def on_validation(self, record: ValidationRecord) -> None:
-        """Do nothing: training losses come sooner."""
-
-    def on_machine(self, record: MachineRecord) -> None:
-        """Do nothing."""

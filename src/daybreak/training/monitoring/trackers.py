@@ -51,20 +51,14 @@ RUN_FIELDS = ("elapsed", "progress", "tokens", "targets")
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse trackers that are unknown or not installed; nothing is imported.
-
-    Raises:
-        UserError: there is no tracker of that name, or its package is not installed.
-    """
+    """Refuse trackers that are unknown or not installed; nothing is imported."""
     for name in names:
         if name not in TRACKERS:
             raise UserError(
                 f"There is no tracker '{name}'.{nearest(name, TRACKERS)}", f"Use --track {', '.join(TRACKERS)}."
             )
-        specification = importlib.util.find_spec(name)
-        if (
-            specification is None or specification.origin is None
-        ):  # None for a plain folder of that name, such as wandb creates
+        # A plain folder of that name, such as wandb creates, has no origin.
+        if getattr(importlib.util.find_spec(name), "origin", None) is None:
             raise UserError(
                 f"The package '{name}' is not installed.",
                 f"{install_hint('track', name)[:-1]}, or leave {name} out of --track.",

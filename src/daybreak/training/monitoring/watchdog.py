@@ -46,9 +46,6 @@ class Watchdog:
         rank: rank of this process.
         least: seconds that any step may take.
         first: seconds that the first step may take.
-
-    Raises:
-        UserError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path, rank: int, *, least: float = MIN_LIMIT, first: float = FIRST_STEP_LIMIT):

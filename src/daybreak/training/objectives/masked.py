@@ -294,15 +294,12 @@ def word_starts(candidates: Tensor, continues: Tensor) -> Tensor:
 
 
 def select_words(draw: Tensor, sizes: Tensor, limit: Tensor | int) -> Tensor:
-    """Take words in random order, skipping each that no longer fits, until the number is reached.
+    """Take words in random order, skipping each that no longer fits: bool [B, L], True where a taken word starts.
 
     Args:
         draw: int64 [B, L], orders the words of a sequence.
         sizes: int64 [B, L], tokens of the word that starts at a position, 0 where none starts.
         limit: maximum number of tokens, for all sequences or int64 [B, 1].
-
-    Returns:
-        bool [B, L], True where a selected word starts.
     """
     order = draw.argsort(dim=1)
     ordered = sizes.gather(1, order)

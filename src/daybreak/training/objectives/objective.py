@@ -155,15 +155,13 @@ def choose(
     special: SpecialIds = DAYBREAK_IDS,
     attend: Tensor | None = None,
 ) -> Tensor:
-    """Choose K = round(fraction * L) positions of each sequence of ``ids`` int64 [B, L], at least one, special tokens
-    last.
+    """Choose K = round(fraction * L) positions of each sequence of ``ids`` int64 [B, L], at least one.
+
+    Special tokens are chosen last. The result, int64 [B, K], is ascending.
 
     Args:
         attend: bool [B, L], False for padding. For a padded sequence with n other positions only round(fraction * n)
             are chosen, at least one; the rest of its K entries are its first padding position.
-
-    Returns:
-        int64 [B, K], ascending.
     """
     keys = draws(seed, position, ids.shape[0], ids.shape[1], ids.device)
     keys = keys + is_special(ids, special).to(torch.int64) * (1 << 62)
@@ -178,11 +176,7 @@ def choose(
 def mask_rows(
     ids: Tensor, fraction: float, *, seed: int, position: int, special: SpecialIds = DAYBREAK_IDS
 ) -> tuple[Tensor, Tensor]:
-    """Mask exactly K = round(fraction * L) positions of each sequence of ``ids`` int64 [B, L].
-
-    Returns:
-        The sequences with [MASK] at the chosen positions, and these positions, int64 [B, K].
-    """
+    """Mask exactly K = round(fraction * L) positions of each of ``ids`` [B, L]; return the sequences and positions."""
     positions = choose(ids, fraction, seed=seed, position=position, special=special)
     return ids.scatter(1, positions, special.mask), positions
 
