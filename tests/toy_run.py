@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from daybreak.core.batch import Batch
 from daybreak.core.budget import Budget
@@ -230,3 +230,39 @@ def newest(folder: Path, made: Training) -> Progress:
     progress, torn = checkpoint.load_newest(folder, made.model, made.optimizer)
     assert progress is not None and torn == []
     return progress
+
+
+class TableEncoder(Encoder):
+    """States are rows of a table, so that a loss is known in closed form."""
+
+    def __init__(self, vocabulary: int = 50, width: int = 8):
+        super().__init__()
+        torch.manual_seed(0)
+        self.vocabulary, self.hidden_size = vocabulary, width
+        self.table = nn.Embedding(vocabulary, width)
+        self.map = nn.Linear(width, vocabulary)
+        self.asked: list[tuple[bool, Tensor | None, Tensor | None]] = []
+        """Arguments of each forward pass: causal, attend, types."""
+
+    @property
+    def decoder(self) -> nn.Linear:
+        return self.map
+
+    def all_states(self, ids: Tensor, attend: Tensor | None, types: Tensor | None) -> Tensor:
+        return self.table(ids)
+
+    def states(
+        self,
+        ids: Tensor,
+        positions: Tensor | None = None,
+        *,
+        causal: bool = False,
+        attend: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        self.asked.append((causal, attend, types))
+        found = self.all_states(ids, attend, types)
+        return found if positions is None else found.gather(1, positions[:, :, None].expand(-1, -1, self.hidden_size))
+
+    def transform(self, states: Tensor) -> Tensor:
+        return states

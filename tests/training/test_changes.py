@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_run import decisions
 
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.schemas.changes import Change
@@ -14,10 +15,7 @@ from daybreak.schemas.run import Decisions
 from daybreak.training.recovery import current_change, with_change, without_changes_after
 
 STEPS = 30
-PLAIN = Decisions(
-    device="cpu", threads=2, precision="float32", microbatch=64, world_size=1, reserve_seconds=0.0,
-    validation_rows=4, validation_marks=0, matmul_gflops={},
-)  # fmt: skip
+PLAIN = decisions(threads=2, microbatch=64)
 VALUES = st.fixed_dictionaries(
     {},
     optional={
@@ -45,19 +43,19 @@ def naive(course: Course) -> list[dict[str, Any]]:
 
 @given(COURSES)
 def test_what_holds_for_a_step_is_the_last_decision_up_to_it(course: Course) -> None:
-    decisions = PLAIN
+    held_now = PLAIN
     for kind, step, values in course:
         if kind == "changed":
-            decisions = with_change(decisions, step, "why", **values)
+            held_now = with_change(held_now, step, "why", **values)
         else:
-            decisions = without_changes_after(decisions, step)
+            held_now = without_changes_after(held_now, step)
     for step, expected in enumerate(naive(course)):
-        held = current_change(decisions, step)
+        held = current_change(held_now, step)
         assert {name: getattr(held, name) for name in expected} == expected
-    steps = [change.step for change in decisions.changes]
+    steps = [change.step for change in held_now.changes]
     assert steps == sorted(set(steps))  # in order, one a step
-    assert replace(decisions, changes=[]) == PLAIN
-    assert from_dict(Decisions, to_dict(decisions)) == decisions
+    assert replace(held_now, changes=[]) == PLAIN
+    assert from_dict(Decisions, to_dict(held_now)) == held_now
 
 
 def test_without_changes_the_start_holds() -> None:

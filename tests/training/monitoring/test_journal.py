@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_records import MACHINE, step_record
+from toy_run import decisions
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, read_json_lines
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import Decisions, StepRecord, TraceRecord
+from daybreak.schemas.run import Decisions, TraceRecord
 from daybreak.training.monitoring.journal import Journal, cut_back
 from daybreak.training.recovery import with_change
 
@@ -34,43 +36,32 @@ def test_going_back_cuts_both_records_and_what_follows_is_added(tmp_path: Path) 
     """The trace line of a step comes before it, its metrics after it: those of step 3 are what a checkpoint 3 knows."""
     run = RunFolder(tmp_path)
     journal = Journal(run)
-    machine = MachineRecord(step=4, elapsed=4.5, processor=0.5, load=1.5, memory=7, memory_free=8, disk_free=9)
     for step in range(6):
         journal.trace(TraceRecord(step=step, elapsed=step + 1 / 3, progress=step / 7))
-        journal.on_step(_record(step + 1))
-    journal.on_machine(machine)
+        journal.on_step(step_record(step + 1, loss=5.0))
+    journal.on_machine(MACHINE)
     assert journal.roll_back(3) == 3
     journal.trace(TraceRecord(step=3, elapsed=9.0, progress=0.7))
-    journal.on_step(_record(4, loss=2.0))
+    journal.on_step(step_record(4, loss=2.0))
     journal.close()
     trace = list(read_json_lines(run.trace))
     assert [(line["step"], line["progress"]) for line in trace] == [(0, 0.0), (1, 1 / 7), (2, 2 / 7), (3, 0.7)]
     assert [(line["step"], line["loss"]) for line in read_json_lines(run.metrics)] == [(1, 5), (2, 5), (3, 5), (4, 2)]
     lost = list(read_json_lines(run.lost_metrics))
-    assert [(line["type"], line["step"]) for line in lost] == [("step", 4), ("step", 5), ("step", 6), ("machine", 4)]
+    assert [(line["type"], line["step"]) for line in lost] == [("step", 4), ("step", 5), ("step", 6), ("machine", 8)]
     del lost[-1]["type"]
-    assert from_dict(MachineRecord, lost[-1]) == machine
+    assert from_dict(MachineRecord, lost[-1]) == MACHINE
 
 
 def test_what_is_decided_on_the_way_is_where_a_resume_looks(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     journal = Journal(run)
-    start = Decisions(
-        device="cpu", threads=2, precision="float32", microbatch=64, world_size=1, reserve_seconds=1 / 3,
-        validation_rows=4, validation_marks=0, matmul_gflops={},
-    )  # fmt: skip
-    decisions = with_change(start, 7, "diverged", rate=0.125, skip_to=99)
+    start = decisions(reserve_seconds=1 / 3)
+    changed = with_change(start, 7, "diverged", rate=0.125, skip_to=99)
     journal.write_decisions(start)
-    journal.write_decisions(decisions)
+    journal.write_decisions(changed)
     journal.close()
-    assert read_json(run.decisions, Decisions) == decisions
-
-
-def _record(step: int, loss: float = 5.0) -> StepRecord:
-    return StepRecord(
-        step=step, elapsed=step, progress=0.1, tokens=8, stage="masked", loss=loss, targets=3, learning_rate=1e-3,
-        gradient_norm=1.0, tokens_per_second=1.0,
-    )  # fmt: skip
+    assert read_json(run.decisions, Decisions) == changed
 
 
 def test_a_torn_line_is_gone_after_a_resume_also_where_nothing_is_lost(tmp_path: Path) -> None:
@@ -93,7 +84,7 @@ def test_a_damaged_line_of_the_metrics_does_not_stop_a_resume(tmp_path: Path) ->
     journal = Journal(run)
     for step in range(3):
         journal.trace(TraceRecord(step=step, elapsed=step, progress=step / 7))
-        journal.on_step(_record(step + 1))
+        journal.on_step(step_record(step + 1, loss=5.0))
     journal.close()
     lines = run.metrics.read_text().splitlines()
     run.metrics.write_text("\n".join([lines[0], "#!?", "[1]", *lines[1:]]) + "\n")

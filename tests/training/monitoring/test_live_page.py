@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from small_records import MACHINE
 
 from daybreak.core.run_folder import RunFolder
-from daybreak.schemas.changes import MachineRecord
 from daybreak.training.monitoring.live_page import INTERVAL, MAX_COST_FRACTION, MAX_FAILURES, LivePage, start_child
-
-MACHINE = MachineRecord(step=1, elapsed=1.0, processor=0.5, load=1.0, memory=1, memory_free=1, disk_free=1)
 
 
 class FakeChild:

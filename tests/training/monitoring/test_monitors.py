@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from small_records import step_record
 
 from daybreak.recipe import load_recipe, smaller_than
-from daybreak.schemas.run import StepRecord
 from daybreak.training.monitoring.monitors import Live, Plateau, plateau_advice
 
 PLATEAU = 7.0
@@ -18,12 +18,7 @@ def output(capsys: pytest.CaptureFixture[str], *seen: tuple[float, str, float]) 
     monitor = Plateau(PLATEAU)
     lines = []
     for number, (progress, stage, loss) in enumerate(seen):
-        monitor.on_step(
-            StepRecord(
-                step=number, elapsed=progress, progress=progress, tokens=0, stage=stage, loss=loss, targets=1,
-                learning_rate=0.1, gradient_norm=1.0, tokens_per_second=1.0,
-            )
-        )  # fmt: skip
+        monitor.on_step(step_record(number, progress=progress, stage=stage, loss=loss))
         lines.append(capsys.readouterr().out)
     return lines
 
@@ -50,12 +45,7 @@ def test_the_live_line_needs_no_glossary() -> None:
     work = SimpleNamespace(show=lambda share, note: shown.append(note))
     live = Live(work, None, PLATEAU)
     for loss in (7.55, 6.0):
-        live.on_step(
-            StepRecord(
-                step=1, elapsed=1, progress=0.1, tokens=0, stage="masked", loss=loss, targets=1,
-                learning_rate=0.1, gradient_norm=1.0, tokens_per_second=1000.0,
-            )
-        )  # fmt: skip
+        live.on_step(step_record(loss=loss))
     assert "masked loss 7.550 (0.55 above the unigram baseline)" in shown[0]
     assert "masked loss 6.000 (1.00 below the unigram baseline)" in shown[1]
 

@@ -14,25 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_records import MACHINE, step_record
 
 from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.schemas.changes import DeviceUse, MachineRecord
-from daybreak.schemas.run import StepRecord
 from daybreak.training.monitoring import trackers
 
 RECIPE = {"kind": "Recipe", "name": "tiny", "length": 128, "max_grad_norm": 1.0, "origin": {"init": "secret"}}
-CARD = DeviceUse(name="secret card", utilisation=0.9, memory=1, memory_total=2, temperature=60.0, watts=300.0)
-MACHINE = MachineRecord(
-    step=8, elapsed=4.0, processor=0.5, load=1.5, memory=10, memory_free=20, disk_free=30, devices=[CARD]
-)
-
-
-def step_record(step: int) -> StepRecord:
-    return StepRecord(
-        step=step, elapsed=3.0, progress=0.25, tokens=900, stage="masked", loss=10.0 - step, targets=90,
-        learning_rate=2e-3, gradient_norm=0.8, tokens_per_second=300.0,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -48,7 +36,7 @@ def tell(run: RunFolder, name: str, monkeypatch: pytest.MonkeyPatch, first: int)
     monkeypatch.setattr(trackers, "CLOSE_SECONDS", 60.0)  # a busy machine may take longer to start a process
     received = trackers.Remote([name], run=run, recipe=RECIPE, name="my run")
     for step in range(first, first + 3):
-        received.on_step(step_record(step))
+        received.on_step(step_record(step, loss=10.0 - step))
     received.on_machine(MACHINE)
     received.close()
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_records import DEVICES, MACHINE, VALIDATION, step_record
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.schemas.changes import DeviceUse, MachineRecord
-from daybreak.schemas.run import StepRecord, ValidationRecord
+from daybreak.schemas.changes import MachineRecord
 from daybreak.training.monitoring import trackers
 from daybreak.training.monitoring.trackers import TRACKERS, Remote, check_trackers
 
@@ -57,26 +57,12 @@ RECIPE = {
     "gradient_checkpointing": False,
     "optimizer": {"lr": 1e-3, "decay": ["matrices"]},
 }
-STEP = StepRecord(
-    step=7, elapsed=3.0, progress=0.25, tokens=900, stage="masked", loss=4.5, targets=90, learning_rate=2e-3,
-    gradient_norm=0.8, tokens_per_second=300.0, dropped=1,
-)  # fmt: skip
+STEP = step_record(dropped=1)
 STEP_NUMBERS = {
     "run/elapsed": 3.0, "run/progress": 0.25, "run/tokens": 900, "run/targets": 90, "train/loss": 4.5,
     "train/learning_rate": 2e-3, "train/gradient_norm": 0.8, "train/tokens_per_second": 300.0, "train/dropped": 1,
     "train/causal": 0,
 }  # fmt: skip
-VALIDATION = ValidationRecord(
-    step=8, elapsed=4.0, progress=0.5, tokens=1000, loss=4.0, accuracy=0.2, positions=50, distinct=9,
-    unigram_loss=6.0, most_frequent_fraction=0.05, final=True, seconds=0.5,
-)  # fmt: skip
-DEVICES = [
-    DeviceUse(name="secret card", utilisation=0.9, memory=1, memory_total=2, temperature=60.0, watts=300.0),
-    DeviceUse(name="secret card", utilisation=0.1, memory=1, memory_total=2),
-]
-MACHINE = MachineRecord(
-    step=8, elapsed=4.0, processor=0.5, load=1.5, memory=10, memory_free=20, disk_free=30, devices=DEVICES
-)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from toy_run import TableEncoder
 
 from daybreak.core.batch import Batch
-from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.objectives.masked import EVALUATION_ROWS, EvaluationSums, Masked
@@ -24,39 +24,19 @@ BERT = Masked(rate=0.15, count="rounded", most=20)
 BERNOULLI = Masked(rate=0.15, count="bernoulli")
 
 
-class Around(Encoder):
+class Around(TableEncoder):
     """A state is the mean of a table over what may be seen, plus twice the position's own: the row matters."""
 
-    def __init__(self, vocabulary: int = VOCABULARY, width: int = 8):
-        super().__init__()
-        torch.manual_seed(0)
-        self.vocabulary, self.hidden_size = vocabulary, width
-        self.table = nn.Embedding(vocabulary, width)
-        self.kinds = nn.Embedding(2, width)
-        self.map = nn.Linear(width, vocabulary, bias=False)
-        self.pair = nn.Linear(width, 2)
-        self.forwards = 0
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY)
+        self.kinds = nn.Embedding(2, self.hidden_size)
+        self.pair = nn.Linear(self.hidden_size, 2)
 
-    @property
-    def decoder(self) -> nn.Linear:
-        return self.map
-
-    def states(
-        self,
-        ids: Tensor,
-        positions: Tensor | None = None,
-        *,
-        causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
-    ) -> Tensor:
-        assert not causal
-        self.forwards += 1
+    def all_states(self, ids: Tensor, attend: Tensor | None, types: Tensor | None) -> Tensor:
         own = self.table(ids) + (0 if types is None else self.kinds(types))
         seen = torch.ones_like(ids, dtype=torch.bool) if attend is None else attend
         mean = (own * seen[:, :, None]).sum(1, keepdim=True) / seen.sum(1)[:, None, None]
-        found = mean + 2 * own
-        return found if positions is None else found.gather(1, positions[:, :, None].expand(-1, -1, self.hidden_size))
+        return mean + 2 * own
 
     def transform(self, states: Tensor) -> Tensor:
         return states.tanh()
@@ -245,7 +225,7 @@ def test_next_sentence_adds_a_mean_over_rows_from_the_same_forward(weight: float
     draw = {"seed": 1, "position": 7, "progress": 0.0}
     per_row = objective.targets(rows, **draw) / 16
     found = objective.loss(model, rows, **draw, per_row=per_row)
-    assert model.forwards == 1 and objective.averages_rows and not BERT.averages_rows
+    assert len(model.asked) == 1 and objective.averages_rows and not BERT.averages_rows
     chosen = objective.chosen(rows, seed=1, position=7)
     read = objective.replaced(rows, chosen, vocabulary=VOCABULARY, seed=1, position=7)
     states = model.states(read, attend=rows.attend, types=rows.types)

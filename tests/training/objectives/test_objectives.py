@@ -7,50 +7,16 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
+from toy_run import TableEncoder
 
 from daybreak.core.batch import Batch
-from daybreak.core.encoder import Encoder
 from daybreak.core.rng import draws
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.objectives.objective import CausalThenMasked, choose, is_special, mask_rows
 
 CPU = torch.device("cpu")
 LAST_SPECIAL_ID, MASK_ID = 4, 4
-
-
-class Echo(Encoder):
-    """Features are a table of the ids, so that the loss is known in closed form."""
-
-    def __init__(self, vocabulary: int = 50, width: int = 8):
-        super().__init__()
-        torch.manual_seed(0)
-        self.vocabulary, self.hidden_size = vocabulary, width
-        self.table = nn.Embedding(vocabulary, width)
-        self.map = nn.Linear(width, vocabulary)
-        self.asked: list[bool] = []
-        self.received: list[tuple[Tensor | None, Tensor | None]] = []
-
-    @property
-    def decoder(self) -> nn.Linear:
-        return self.map
-
-    def states(
-        self,
-        ids: Tensor,
-        positions: Tensor | None = None,
-        *,
-        causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
-    ) -> Tensor:
-        self.asked.append(causal)
-        self.received.append((attend, types))
-        found = self.table(ids)
-        return found if positions is None else found.gather(1, positions[:, :, None].expand(-1, -1, self.hidden_size))
-
-    def transform(self, states: Tensor) -> Tensor:
-        return states
 
 
 def rows(count: int, length: int, seed: int = 0, vocabulary: int = 50) -> Tensor:
@@ -171,16 +137,16 @@ def test_stages_and_rates_follow_progress() -> None:
 
 
 def test_the_causal_stage_is_plain_next_token_loss() -> None:
-    model, ids = Echo(), rows(5, 20)
+    model, ids = TableEncoder(), rows(5, 20)
     found = CausalThenMasked(causal_fraction=0.5).loss(model, Batch(ids=ids), seed=0, position=0, progress=0.1)
     logits = model.map(model.table(ids[:, :-1]))
     plain = F.cross_entropy(logits.reshape(-1, 50), ids[:, 1:].reshape(-1), reduction="sum")
     assert found.sum.item() == pytest.approx(plain.item(), rel=1e-5)
-    assert found.count == 5 * 19 and model.asked == [True]
+    assert found.count == 5 * 19 and model.asked == [(True, None, None)]
 
 
 def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
-    model, ids = Echo(), rows(5, 21)
+    model, ids = TableEncoder(), rows(5, 21)
     objective = CausalThenMasked(causal_fraction=0.5, causal_targets=0.3)
     found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.1)
     positions = choose(ids[:, 1:], 0.3, seed=4, position=70)
@@ -190,26 +156,26 @@ def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
 
 
 def test_the_masked_stage_asks_for_what_was_hidden() -> None:
-    model, ids = Echo(), rows(5, 20)
+    model, ids = TableEncoder(), rows(5, 20)
     objective = CausalThenMasked(causal_fraction=0.5, mask_rates=(0.3, 0.2))
     found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.9)
     _, positions = mask_rows(ids, 0.2, seed=4, position=70)
     of_mask = model.map(model.table(torch.tensor(MASK_ID))).log_softmax(0)
-    assert found.count == 5 * 4 and model.asked == [False]
+    assert found.count == 5 * 4 and model.asked == [(False, None, None)]
     assert found.sum.item() == pytest.approx(-of_mask[ids.gather(1, positions)].sum().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("progress", [0.1, 0.9])
 @pytest.mark.parametrize("causal_targets", [0.4, 1.0])
 def test_padding_is_no_target_and_the_model_hears_of_it(progress: float, causal_targets: float) -> None:
-    model, ids = Echo(), rows(4, 20)
+    model, ids = TableEncoder(), rows(4, 20)
     lengths = torch.tensor([20, 13, 5, 2])
     attend = torch.arange(20) < lengths[:, None]
     batch = Batch(ids=ids.masked_fill(~attend, 0), attend=attend, types=torch.zeros_like(ids))
     objective = CausalThenMasked(causal_fraction=0.5, causal_targets=causal_targets, mask_rates=(0.9,))
     draw = {"seed": 4, "position": 70, "progress": progress}
     found = objective.loss(model, batch, **draw)
-    assert model.received == [(attend, batch.types)]
+    assert model.asked[0][1:] == (attend, batch.types)
     assert found.count == objective.targets(batch, **draw)
     if progress > 0.5:
         words = 18 + 12 + 4 + 1  # round(0.9 * n) of n positions without padding; [CLS] is as special as padding
@@ -224,7 +190,7 @@ def test_padding_is_no_target_and_the_model_hears_of_it(progress: float, causal_
 
 @pytest.mark.parametrize("progress", [0.1, 0.9])
 def test_targets_are_counted_without_the_model(progress: float) -> None:
-    model, batch = Echo(), Batch(ids=rows(5, 20))
+    model, batch = TableEncoder(), Batch(ids=rows(5, 20))
     for objective in (CausalThenMasked(), CausalThenMasked(causal_targets=0.3)):
         draw = {"seed": 4, "position": 70, "progress": progress}
         assert objective.targets(batch, **draw) == objective.loss(model, batch, **draw).count

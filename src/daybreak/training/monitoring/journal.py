@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,11 +25,9 @@ class Journal:
         self._open()
 
     def _open(self) -> None:
-        try:
+        with written(self._run):
             self._trace = self._run.trace.open("a", buffering=1, encoding="utf-8")
             self._metrics = self._run.metrics.open("a", buffering=1, encoding="utf-8")
-        except OSError as error:
-            raise write_error(self._run, error) from None
 
     def trace(self, record: TraceRecord) -> None:
         # One write per step; six digits of elapsed are microseconds, progress keeps all its bits for the replay.
@@ -57,19 +55,15 @@ class Journal:
         write_json(self._run.decisions, decisions)
 
     def _append(self, file: TextIO, line: str) -> None:
-        try:
+        with written(self._run):
             file.write(line)
-        except OSError as error:
-            raise write_error(self._run, error) from None
 
     def sync(self) -> None:
         """Flush the records to the disk: a checkpoint must not be newer than the records that lead to it."""
-        try:
+        with written(self._run):
             for file in (self._trace, self._metrics):
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as error:
-            raise write_error(self._run, error) from None
 
     def close(self) -> None:
         for file in (self._trace, self._metrics):
@@ -77,12 +71,16 @@ class Journal:
                 file.close()
 
 
-def write_error(run: RunFolder, error: OSError) -> UserError:
-    """Return the error for records that cannot be written to disk."""
-    return UserError(
-        f"The run's records cannot be written in '{run.path}' ({error}).",
-        "Free disk space or correct the permissions; the same command continues from the last checkpoint.",
-    )
+@contextlib.contextmanager
+def written(run: RunFolder) -> Iterator[None]:
+    """Raise a UserError if the records cannot be written to disk."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"The run's records cannot be written in '{run.path}' ({error}).",
+            "Free disk space or correct the permissions; the same command continues from the last checkpoint.",
+        ) from None
 
 
 def cut_back(run: RunFolder, step: int) -> int:
@@ -93,10 +91,8 @@ def cut_back(run: RunFolder, step: int) -> int:
     """
     kept, lost = _partition(run.metrics, lambda line: line.get("step", 0) <= step, skip_damaged=True)
     if lost:
-        try:
+        with written(run):
             _append_durably(run.lost_metrics, lost)
-        except OSError as error:
-            raise write_error(run, error) from None
     write_text(run.metrics, kept)  # in any case: an incomplete line must not be continued
     kept, lost_steps = _partition(run.trace, lambda line: line["step"] < step)
     write_text(run.trace, kept)

@@ -11,14 +11,19 @@ from daybreak.schemas.run import PLATEAU_MARGIN, StepRecord, ValidationRecord
 
 
 class Monitor(Protocol):
+    """Ignores what a subclass does not override."""
+
     def on_step(self, record: StepRecord) -> None:
         """Receive the means over the steps since the last record."""
+        return
 
     def on_validation(self, record: ValidationRecord) -> None:
         """Receive a validation."""
+        return
 
     def on_machine(self, record: MachineRecord) -> None:
         """Receive the telemetry of the first process' machine."""
+        return
 
 
 class Live(Monitor):
