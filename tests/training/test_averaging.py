@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from daybreak.core.errors import UserError
-from daybreak.core.serialization import from_dict, to_dict
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training.averaging import Averaging, RunningAverage
 
@@ -128,11 +127,6 @@ def test_training_goes_on_untouched() -> None:
     module(torch.ones(1, 3)).sum().backward()
     assert all(torch.equal(left, right) for left, right in zip(before, module.parameters()))
     assert not any(tensor.requires_grad for tensor in average.tensors().values())
-
-
-def test_it_is_stored_with_the_recipe() -> None:
-    value = Averaging(fraction=0.2, every=7)
-    assert from_dict(Averaging, to_dict(value)) == value
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -144,30 +143,6 @@ def test_the_usual_is_a_running_mean() -> None:
     weights = [0.95**20 / 20] * 20 + [0.05 * 0.95 ** (39 - step) for step in range(20, 40)]
     assert health.loss == pytest.approx(np.dot(weights, losses))
     assert health.log_norm == pytest.approx(np.dot(weights, np.log(norms)))
-
-
-@given(
-    health=st.builds(
-        Health,
-        dropped=st.integers(0, 10**6),
-        recent=st.integers(0, 2**WINDOW - 1),
-        stage=st.sampled_from(["", "causal", "masked"]),
-        seen=st.integers(0, 10**9),
-        loss=st.floats(0, 1e6),
-        lowest=st.floats(0, 1e6),
-        log_norm=st.floats(-70, 70),
-    ),
-    scale=st.builds(
-        LossScale, factor=st.sampled_from([2.0**n for n in range(25)]), good=st.integers(0, GROWTH_INTERVAL)
-    ),
-    best=st.none() | st.floats(0, 100),
-    late=st.none() | st.floats(0.9, 1),
-)
-def test_progress_survives_json_exactly(
-    health: Health, scale: LossScale, best: float | None, late: float | None
-) -> None:
-    progress = replace(START, step=7, health=health, scale=scale, best=best, late_at=late)
-    assert from_dict(Progress, json.loads(json.dumps(to_dict(progress)))) == progress
 
 
 def test_progress_of_an_earlier_version_is_healthy() -> None:

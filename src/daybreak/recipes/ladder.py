@@ -7,7 +7,7 @@ needs the SCRIPT objective, which Daybreak does not have.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from daybreak.recipe import Procedure, Recipe
 from daybreak.recipes import _crammed as cramming
@@ -27,22 +27,21 @@ class Rung:
     """One recipe of the ladder."""
 
     summary: str
-    number: int
-    """Number of the run in the original scripts."""
     run: str
     """Trunk, training and text of that run, by the names of its configuration files."""
     results: str
     corpus: str = "TEXT"
-    deviations: dict[str, str]
     build: Callable[[str, str, bool], Recipe]
     """(name, size, faithful) -> the recipe."""
+    deviations: dict[str, str] = field(default_factory=lambda: AS_CRAMMED)
     procedure: Procedure = cramming.FILTERED
 
     def description(self, name: str) -> str:
         """What the docstring of a recipe file holds: summary, paper, command, results."""
+        number = int(name.rpartition("-")[2])  # of the run in the original scripts
         return (
             f"{self.summary}\n\n"
-            f"Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), run {self.number} of its scripts:\n"
+            f"Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), run {number} of its scripts:\n"
             f"{self.run}.\n"
             f"Command: daybreak run {name} --corpus {self.corpus} --budget 24h\n"
             f"{self.results}"
@@ -78,7 +77,6 @@ def _cosine(name: str, size: str, faithful: bool, *, batch: int) -> Recipe:
 RUNGS = {
     "ladder-01": Rung(
         summary="Rung 1: BERT with its original training for a day; the schedule does not finish.",
-        number=1,
         run="hf-bert-base with bert-original on books and Wikipedia, mixed precision",
         results=_measured(1),
         corpus=BOOKS,
@@ -88,7 +86,6 @@ RUNGS = {
     ),
     "ladder-02": Rung(
         summary="Rung 2: rung 1 in float32.",
-        number=2,
         run="hf-bert-base with bert-original on books and Wikipedia, float32",
         results=_measured(1),
         corpus=BOOKS,
@@ -98,23 +95,18 @@ RUNGS = {
     ),
     "ladder-03": Rung(
         summary="Rung 3: the 24-hour BERT of Izsak et al., a large pre-norm model.",
-        number=3,
         run="crammed-large-izsak with bert-izsak",
         results=_measured(1),
-        deviations=AS_CRAMMED,
         build=lambda name, size, faithful: cramming.budget_linear(name, cramming.izsak(size, faithful), size, faithful),
     ),
     "ladder-04": Rung(
         summary="Rung 4: the final recipe of Cramming.",
-        number=4,
         run="crammed-bert with bert-o4, text filtered and sorted",
         results="Published: as in the recipe crammed.\n" + _measured(1),
-        deviations=AS_CRAMMED,
         build=_final,
     ),
     "ladder-06": Rung(
         summary="Rung 6: rung 4 without torch.compile; the same as rung 4 where compiling does not pay, as on a CPU.",
-        number=6,
         run="crammed-bert with bert-o4, inductor not tuned",
         results="Not measured yet.",
         deviations={**AS_CRAMMED, "compiling": "the original compiles without tuning; compile is off here"},
@@ -122,7 +114,6 @@ RUNGS = {
     ),
     "ladder-07": Rung(
         summary="Rung 7: rung 4 on books and Wikipedia, not sorted; without --faithful it differs only in its text.",
-        number=7,
         run="crammed-bert with bert-o4 on bookcorpus-wikipedia",
         results=_measured(1),
         corpus=BOOKS,
@@ -132,54 +123,42 @@ RUNGS = {
     ),
     "ladder-08": Rung(
         summary="Rung 8: the crammed trunk with BERT's original training, its schedule fitted to the budget.",
-        number=8,
         run="crammed-bert with bert-original, budget-cosine, 6 % warmup",
         results=_measured(2),
-        deviations=AS_CRAMMED,
         build=_run_8,
     ),
     "ladder-09": Rung(
         summary="Rung 9: the crammed trunk with the training bert-base.",
-        number=9,
         run="crammed-bert with bert-base",
         results=_measured(2),
-        deviations=AS_CRAMMED,
         build=lambda name, size, faithful: _cosine(name, size, faithful, batch=1536),
     ),
     "ladder-10": Rung(
         summary="Rung 10: rung 9 with 8192 sequences a step.",
-        number=10,
         run="crammed-bert with bert-base at batch 8192",
         results=_measured(2),
-        deviations=AS_CRAMMED,
         build=lambda name, size, faithful: _cosine(name, size, faithful, batch=8192),
     ),
     "ladder-11": Rung(
         summary="Rung 11: the trunk of BERT-base with the final training.",
-        number=11,
         run="hf-bert-base with bert-o4",
         results=_measured(2),
-        deviations=AS_CRAMMED,
         build=lambda name, size, faithful: cramming.final(
             name, cramming.hugging_face_bert(size, faithful, 0.0), size, faithful
         ),
     ),
     "ladder-12": Rung(
         summary="Rung 12: the simple trunk with the final training.",
-        number=12,
         run="crammed-bert-simple with bert-o4",
         results=_measured(2),
-        deviations=AS_CRAMMED,
         build=lambda name, size, faithful: cramming.final(
             name, cramming.crammed_simple(size, faithful), size, faithful
         ),
     ),
     "ladder-13": Rung(
         summary="Rung 13: BERT-base with BERT's original training, its schedule fitted to the budget.",
-        number=13,
         run="hf-bert-base with bert-original, budget-cosine, on the Pile",
         results=_measured(2),
-        deviations=AS_CRAMMED,
         build=_run_13,
     ),
 }

@@ -56,44 +56,31 @@ class Telemetry:
         return replace(self._readings.popleft(), step=step, elapsed=elapsed)
 
     def _watch(self) -> None:
-        machine, accelerators = Machine(), Accelerators()
+        psutil.cpu_percent()  # each call reports the time since the call before
+        accelerators = Accelerators()
         wait = min(FIRST_SECONDS, self._seconds)
         while True:
             stopping = self._stopping.wait(wait)
             wait = self._seconds
             # A later reading may succeed; a failed one must not disturb the run.
             with contextlib.suppress(Exception):
-                self._readings.append(self._read(machine, accelerators))
+                self._readings.append(self._read(accelerators))
             if stopping:
                 return
 
-    def _read(self, machine: Machine, accelerators: Accelerators) -> MachineRecord:
-        processor, memory, memory_free = machine.read()
+    def _read(self, accelerators: Accelerators) -> MachineRecord:
         devices = accelerators.read()
         return MachineRecord(
             step=0,
             elapsed=0.0,
-            processor=round(processor, 3),
+            processor=round(psutil.cpu_percent() / 100, 3),
             load=round(os.getloadavg()[0], 2),
-            memory=memory,
-            memory_free=memory_free,
+            memory=psutil.Process().memory_info().rss,
+            memory_free=psutil.virtual_memory().available,
             disk_free=shutil.disk_usage(self._folder).free,
             devices=devices,
             kilowatt_hours=accelerators.kilowatt_hours(),
         )
-
-
-class Machine:
-    """Processor and memory of this machine."""
-
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-        psutil.cpu_percent()  # each call reports the time since the call before
-
-    def read(self) -> tuple[float, int, int]:
-        """Return the fraction of all cores in use since the last call, this process' bytes and the free bytes."""
-        processor = psutil.cpu_percent() / 100
-        return processor, self._process.memory_info().rss, psutil.virtual_memory().available
 
 
 class Accelerators:
