@@ -81,7 +81,7 @@ class Trunk(Encoder):
 
 def correlate_attention(model: Encoder, query_key: float, value_output: float) -> None:
     """Give initial key weights this correlation with the query weights, and output weights with the transposed value
-    weights, at constant variance (mimetic initialisation, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
+    weights, at constant variance (mimetic initialization, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
     for block in model.blocks:
         attention = cast(Attention, block.attention)
         query, key, value = attention.qkv.weight.chunk(3)
