@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -27,25 +28,48 @@ def age(path, seconds):
     os.utime(path, (then, then))
 
 
-def test_a_run_in_progress(write_run):
-    run = write_run(ended=False)
-    age(RunFolder(run).trace, 4)
-    with alone_in(run):
+@pytest.mark.parametrize(
+    ("made", "seconds", "held", "words"),
+    [
+        (
+            {"ended": False}, 4, True,
+            {
+                "run": ".* recipe tiny, seed 1", "state": r"running, last heartbeat \d+s ago",
+                "budget": r"3m, 2m 03s used \(70%\), about 51s left",
+                "training": "masked stage, step 698, 2.86 million tokens, .*",
+                "held out": ".*below the unigram baseline.*",
+            },
+        ),
+        (
+            {"ended": False}, 4, False,
+            {
+                "state": "stopped, last heartbeat .* the same command resumes it",
+                "budget": ".* about 51s of training left",
+            },
+        ),
+        ({"ended": False}, 300, True, {"state": ".*but its process is alive: stuck, or in a long operation"}),
+        (
+            {"ended": False, "causal": 0.9}, 4, False,
+            {"training": "causal stage.* next-token loss .*", "held out": "not validated yet"},
+        ),
+        (
+            {}, 7200, False,
+            {"state": "ended 2h 00m ago", "budget": "3m, 179 s used", "export": ".*/model, parity passed"},
+        ),
+        ({"passed": False}, 4, False, {"export": "refused: logits differ by 0.4"}),
+    ],
+    ids=["in progress", "gone", "stuck", "causal", "finished", "refused"],
+)  # fmt: skip
+def test_what_is_said_of_a_run(write_run, made, seconds, held, words):
+    run = write_run(**made)
+    age(RunFolder(run).trace, seconds)
+    if RunFolder(run).summary.exists():
+        age(RunFolder(run).summary, seconds)
+    with alone_in(run) if held else nullcontext():
         said = lines(status(run))
-    assert said["run"].endswith("recipe tiny, seed 1")
-    assert re.fullmatch(r"running, last heartbeat [0-9]+s ago", said["state"])
-    assert said["budget"] == "3m, 2m 03s used (70%), about 51s left"
-    assert said["training"].startswith("masked stage, step 698, 2.86 million tokens, ")
-    assert "below the unigram baseline" in said["held out"]
-    assert "export" not in said
-
-
-def test_a_run_whose_process_is_gone_is_stopped_at_once(write_run):
-    run = write_run(ended=False)
-    age(RunFolder(run).trace, 4)
-    said = lines(status(run))
-    assert said["state"].startswith("stopped, last heartbeat ") and "the same command resumes it" in said["state"]
-    assert said["budget"].endswith("about 51s of training left")
+    assert all(re.fullmatch(pattern, said[name]) for name, pattern in words.items()), said
+    assert ("export" in said) is made.get("ended", True)
+    assert not {"changes", "machine", "watchdog"} & set(said), "of an uneventful run"
 
 
 def test_where_locks_tell_nothing_the_heartbeat_does(write_run, monkeypatch):
@@ -73,6 +97,9 @@ def test_a_run_in_its_first_seconds_is_starting(tmp_path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UserError, match="is not a run folder"):
         status(tmp_path)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UserError, match=r"holds no recipe\.json"):
+        status(tmp_path / "none")
 
 
 def test_damaged_records_and_an_edited_recipe_are_named(write_run):
@@ -87,46 +114,11 @@ def test_damaged_records_and_an_edited_recipe_are_named(write_run):
     assert "recipe.json was edited after the run started" in said["files"]
 
 
-def test_a_silent_run_whose_process_is_there_is_not_called_stopped(write_run):
-    run = write_run(ended=False)
-    age(RunFolder(run).trace, 300)
-    with alone_in(run):
-        assert "but its process is alive: stuck, or in a long operation" in lines(status(run))["state"]
-
-
-def test_the_causal_stage_is_named(write_run):
-    said = lines(status(write_run(ended=False, causal=0.9)))
-    assert said["training"].startswith("causal stage") and "next-token loss" in said["training"]
-    assert said["held out"] == "not validated yet"
-
-
-def test_a_finished_run(write_run):
-    run = write_run()
-    age(RunFolder(run).summary, 7200)
-    said = lines(status(run))
-    assert said["state"] == "ended 2h 00m ago"
-    assert said["budget"] == "3m, 179 s used"
-    assert said["export"] == f"{run / 'model'}, parity passed"
-
-
-def test_a_refused_export(write_run):
-    assert lines(status(write_run(passed=False)))["export"] == "refused: logits differ by 0.4"
-
-
 def test_a_run_that_has_just_started(tmp_path):
     (tmp_path / "recipe.json").write_text('{"name": "tiny", "budget": "3m", "seed": 1}')
     with alone_in(tmp_path):
         said = lines(status(tmp_path))
     assert said["state"].startswith("starting") and said["budget"] == "3m, no training step yet"
-
-
-def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(UserError, match=r"holds no recipe\.json"):
-        status(tmp_path)
-
-
-def test_an_uneventful_run_says_nothing_of_its_course(write_run):
-    assert not {"changes", "machine", "watchdog"} & set(lines(status(write_run(ended=False))))
 
 
 def test_a_night_with_troubles(write_run):
