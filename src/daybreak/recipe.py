@@ -79,7 +79,7 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Starting point of a run that does not start from random weights; --init and --from set these options."""
+    """Starting point of a run that does not start from random weights; --init sets these options."""
 
     init: str = ""
     """Model folder with the initial weights."""
