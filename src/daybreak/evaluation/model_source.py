@@ -81,9 +81,6 @@ def tasks_in(task_dir: str | Path, names: Sequence[str]) -> tuple[list[str], lis
     Args:
         task_dir: the folder of the built-in tasks, or ``hf://owner/name`` for a data set on the hub.
         names: built-in tasks and lists of tasks; empty for GLUE without WNLI and SciBERT's tasks.
-
-    Raises:
-        UserError: the folder cannot be read, holds none of the tasks, or holds a file of one in several parts.
     """
     spelled = spelled_out(names or BUILT_IN)
     folder = _local_folder(task_dir, spelled)

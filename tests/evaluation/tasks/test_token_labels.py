@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seqeval import metrics as seqeval
-from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
+from seqeval.metrics.sequence_labeling import get_entities
 from sklearn.metrics import f1_score
 from small_tasks import VOCABULARY, learned
 
@@ -33,9 +33,7 @@ from daybreak.evaluation.tasks.token_labels import (
     in_iob2,
     rates,
     read_sentences,
-    span_counts,
     spans,
-    word_counts,
 )
 
 
@@ -111,7 +109,6 @@ def test_what_is_no_conll_file_is_refused_in_one_sentence(tmp_path: Path, text: 
 
 TYPES = ["Gene", "a-b", "x"]
 TAGS = st.sampled_from(["O", *(f"{mark}-{kind}" for mark in "BI" for kind in TYPES)])
-PAIRS = st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=12), min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize(
@@ -141,33 +138,6 @@ def test_the_same_spans_are_written_in_iob2(tags: list[str]) -> None:
     assert sum(tag.startswith("B") for tag in written) == len(spans(tags))
     assert [tag[2:] for tag in written] == [tag[2:] for tag in tags]
     assert in_iob2(written) == written
-
-
-@given(PAIRS)
-def test_rates_equal_seqeval_in_all_and_by_type(sentences: list[list[tuple[str, str]]]) -> None:
-    gold, predicted = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
-    counts = np.sum([span_counts(g, p, TYPES) for g, p in zip(gold, predicted)], axis=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about types without a span
-        expected = [f(gold, predicted) for f in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)]
-        each = precision_recall_fscore_support(gold, predicted, average=None)
-    assert [float(rate) for rate in rates(counts.sum(axis=0))] == pytest.approx(expected)
-    seen = sorted({kind for sentence in gold + predicted for kind, _, _ in spans(sentence)})
-    by_type = rates(np.array([counts[TYPES.index(kind)] for kind in seen]).reshape(-1, 3))
-    for rate, reference in zip(by_type, each):
-        np.testing.assert_allclose(rate, reference)
-    assert [counts[TYPES.index(kind), 2] for kind in seen] == list(each[3])
-    absent = [counts[TYPES.index(kind)].tolist() for kind in TYPES if kind not in seen]
-    assert absent == [[0, 0, 0]] * len(absent)
-
-
-@given(PAIRS)
-def test_rates_of_words_equal_scikit_learn(sentences: list[list[tuple[str, str]]]) -> None:
-    gold, predicted = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
-    counts = np.sum([word_counts(g, p, TYPES) for g, p in zip(gold, predicted)], axis=0)
-    flat = [[tag[2:] for sentence in side for tag in sentence] for side in (gold, predicted)]
-    expected = f1_score(*flat, labels=TYPES, average=None, zero_division=0)
-    np.testing.assert_allclose(rates(counts)[2], expected)
 
 
 def test_nothing_to_divide_by_is_zero() -> None:

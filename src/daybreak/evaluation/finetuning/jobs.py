@@ -139,11 +139,7 @@ class FinetuningJob:
 
 
 def run_job(job: FinetuningJob, show: Show = lambda fraction, loss: None) -> FinetuningRun:
-    """Fine-tune, evaluate and write the job's file, or read the file if the job is finished.
-
-    Raises:
-        UserError: the folder cannot be loaded, its tokenizer does not fit, or training diverged.
-    """
+    """Fine-tune, evaluate and write the job's file, or read the file if the job is finished."""
     if (run := job.finished()) is not None:
         return run
     with _ONE_AT_A_TIME, using_threads(job.threads):

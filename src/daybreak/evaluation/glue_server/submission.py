@@ -189,9 +189,6 @@ def check(path: Path) -> list[str]:
     """Return the faults of a submission, a folder or a zip: sentences with file, line and remedy.
 
     No fault means that the server can read the files.
-
-    Raises:
-        UserError: there is nothing at ``path``, or it cannot be read.
     """
     faults, unknown, seen = [], [], set()
     try:

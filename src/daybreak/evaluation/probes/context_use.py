@@ -9,13 +9,13 @@ N pieces of text, M masked positions per piece.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from daybreak.core.encoder import Encoder
-from daybreak.evaluation.probes.heldout import document_bounds, padded_batch
 from daybreak.schemas.run import ContextUse, SpecialIds, VisibleContext
 
 PIECE = 30
@@ -87,6 +87,25 @@ def measure_context_use(
         positions=targets.size,
         seconds=time.monotonic() - started,
     )
+
+
+def document_bounds(stream: np.ndarray, document_ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the int64 starts and ends of the documents that lie within ``stream``.
+
+    Args:
+        document_ends: for each document, the position just past its separator.
+    """
+    ends = document_ends[document_ends <= len(stream)].astype(np.int64)
+    return np.concatenate([[0], ends])[: len(ends)].astype(np.int64), ends
+
+
+def padded_batch(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token ids int64[N, L], padded on the right, and the mask bool[N, L] of the real tokens."""
+    sizes = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), int(sizes.max())), pad, np.int64)
+    for target, row in zip(ids, rows, strict=True):
+        target[: len(row)] = row
+    return torch.from_numpy(ids).to(device), torch.from_numpy(np.arange(ids.shape[1]) < sizes[:, None]).to(device)
 
 
 def _pieces(stream: np.ndarray, document_ends: np.ndarray, special: SpecialIds) -> np.ndarray:

@@ -53,11 +53,7 @@ def load_encoder(folder: Path) -> FrozenModel:
 
 
 def load_masked_model(folder: Path) -> FrozenModel:
-    """Load the encoder with its masked-LM head.
-
-    Raises:
-        UserError: as ``load_encoder``, the folder has no such head, or its tokenizer lacks a special token.
-    """
+    """Load the encoder with its masked-LM head."""
     found = _load(folder, "ForMaskedLM", "the encoder or its masked-LM head")
     for role in ("cls", "sep", "mask"):
         if getattr(found.tokenizer, f"{role}_token_id") is None:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from daybreak.core.encoder import Encoder
 from daybreak.evaluation.probes.bm25 import bm25_scores, standardised
-from daybreak.evaluation.probes.heldout import document_bounds, padded_batch
+from daybreak.evaluation.probes.context_use import document_bounds, padded_batch
 from daybreak.schemas.run import RankerScore, Retrieval, RetrievalExample, SpecialIds
 from daybreak.training.objectives.finish import embed
 

@@ -200,9 +200,6 @@ def known_task(name: str, task_dir: Path | None) -> Task:
     """Return the task ``name`` with its files below ``task_dir``, in the original layout or that of the hub.
 
     Only the unlabelled files that exist are included.
-
-    Raises:
-        UserError: the name is unknown, no folder was given, or a labelled file is missing.
     """
     layouts = _layouts(name)
     wanted = [_spellings(layout.train)[-1] for layout in layouts]

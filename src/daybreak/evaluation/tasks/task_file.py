@@ -57,12 +57,7 @@ KIND_FORMATS = {"tokens": ("conll",), "qa": ("squad", "jsonl", "parquet")}
 
 
 def read_task_file(path: Path) -> Task:
-    """Read a task from TOML.
-
-    Raises:
-        UserError: the file is missing or not TOML, a key is unknown or missing, a value is invalid, or a named file
-            does not exist.
-    """
+    """Read a task from TOML."""
     values = _parsed(path)
     for key in values:
         if key not in KEYS:
@@ -76,9 +71,6 @@ def read_task_file(path: Path) -> Task:
     for key in REQUIRED:
         if key not in values:
             raise _unfit(path, f"lacks the key '{key}'.", f"Add it; {', '.join(REQUIRED)} are needed.")
-    header = values.get("header", True)
-    if not isinstance(header, bool):
-        raise _unfit(path, f"has header = {header!r}.", "Write true or false.")
     return Task(
         name=_name(path, values),
         train=_file(path, values, "train"),
@@ -89,7 +81,7 @@ def read_task_file(path: Path) -> Task:
         label=_column(path, "label", values["label"], numbered=kind.name == "tokens"),
         kind=kind.name,
         metric=_one_of(path, values, "metric", kind.metrics, kind.headline),
-        header=header,
+        header=_flag(path, values, "header", True),
         format=format,
         symmetric=_symmetric(path, values, kind),
     )
@@ -156,10 +148,15 @@ def _text(path: Path, value: object, kind: str) -> tuple[str | int, ...]:
     return tuple(_column(path, "text", column, numbered=kind == "tokens") for column in columns)
 
 
-def _symmetric(path: Path, values: dict[str, Any], kind: Kind) -> bool:
-    value = values.get("symmetric", False)
+def _flag(path: Path, values: dict[str, Any], key: str, default: bool) -> bool:
+    value = values.get(key, default)
     if not isinstance(value, bool):
-        raise _unfit(path, f"has symmetric = {value!r}.", "Write true or false.")
+        raise _unfit(path, f"has {key} = {value!r}.", "Write true or false.")
+    return value
+
+
+def _symmetric(path: Path, values: dict[str, Any], kind: Kind) -> bool:
+    value = _flag(path, values, "symmetric", False)
     if value and not (kind.numeric or kind.name == "classification"):
         raise _unfit(path, f"has symmetric = true, which the kind {kind.name} does not have.", "Remove it.")
     pair = isinstance(values["text"], list) and len(values["text"]) == 2
