@@ -115,7 +115,7 @@ class Recipe:
     finish: Finish = Finish()
     devices: Devices = Devices()
     microbatch: int = 0
-    """Sequences that one device processes at a time; 0 for all of its part of the batch, or for the
+    """Sequences that one device processes at a time; 0 to choose its whole part of the batch, or the
     fastest number if that part is large."""
     max_grad_norm: float = 1.0
     """Largest norm of the gradient; a larger gradient is scaled down to it."""

@@ -48,5 +48,6 @@ def _is_clean(text: str) -> bool:
 
 
 def _is_tidy(line: str) -> bool:
-    """Return whether neither _CONTROL nor _SPACES matches; all whitespace but the space is not printable."""
+    """Return whether neither _CONTROL nor _SPACES matches."""
+    # isprintable is False for control characters and for all whitespace except the space.
     return line.isprintable() and "  " not in line
