@@ -72,8 +72,8 @@ def bert_warmup(paper: float, hidden_size: int, faithful: bool) -> float:
 def next_sentence_weight(hidden_size: int, faithful: bool) -> float:
     """Factor of the next-sentence loss: 0.1 below base.
 
-    Unweighted, as in the paper, it holds the trunk of ``mini`` on the unigram plateau of the masked loss for thousands
-    of steps (docs/log.md).
+    With a factor of 1, as in the paper, ``mini`` stays on the unigram plateau of the masked loss for thousands of steps
+    (docs/log.md).
     """
     return 0.1 if is_narrow(hidden_size, faithful) else 1.0
 

@@ -87,7 +87,7 @@ def _repeated(record: Line, undone: list[Line]) -> bool:
 
 
 def _resume(run: RunRecords, kept: StepRecord | None, start: float, undone: list[Line], elapsed: float) -> Event:
-    """The return to a checkpoint; a change that skips sequences there shows that the run itself returned."""
+    """The return to a checkpoint. If a change skips sequences there, the run returned because it diverged."""
     step = kept.step if kept else 0
     first = min(line.step for line in undone)
     by_guard = any(change.skip_to is not None and step <= change.step < first for change in run.changes)

@@ -327,7 +327,7 @@ def stages(evaluations: Sequence[TaskEvaluation]) -> Iterator[list[TaskEvaluatio
 
 
 def planned_from(evaluation: TaskEvaluation, folder: Path) -> TaskEvaluation:
-    """Plan a chained evaluation; if its starting model does not exist yet, with the model in ``folder`` instead."""
+    """Plan a chained evaluation; the model in ``folder`` replaces its starting model if that does not exist yet."""
     if not evaluation.folder.is_dir():
         evaluation = replace(evaluation, folder=folder, chained=False)
     return evaluation.planned()

@@ -48,7 +48,7 @@ class EncodedRows:
 
 
 def joined(first: EncodedRows, second: EncodedRows) -> EncodedRows:
-    """Concatenate the samples of two, which have the same inputs."""
+    """Concatenate the samples of two objects with the same inputs."""
     return EncodedRows(
         {name: values + second.features[name] for name, values in first.features.items()},
         first.targets + second.targets,

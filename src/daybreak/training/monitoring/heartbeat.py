@@ -1,8 +1,8 @@
 """Heartbeat: the seconds charged so far, in a small file that is rewritten many times a second and survives a kill.
 
-The trace has one line per step. With long steps or repeated kills the time since its last line would be free: 25 kills
-in five minutes gave back four seconds. With the heartbeat, kills cannot extend a budget. A beat holds the time of the
-next one. The exact time of a kill within the interval is unknown, so the whole interval is charged.
+The trace has one line per step, so a kill during a long step would refund the time since the last line: 25 kills in
+five minutes refunded four seconds. With the heartbeat, kills cannot extend a budget. A beat holds the time of the next
+one. The exact time of a kill within the interval is unknown, so the whole interval is charged.
 """
 
 from __future__ import annotations
