@@ -230,7 +230,7 @@ def test_a_missing_or_damaged_shard_is_refused(tmp_path: Path) -> None:
         ({"num_hidden_layers": 3}, "lacks"),
         ({"num_hidden_layers": 10**9}, "says 1,000,000,000 layers"),
         ({"hidden_size": 2**20}, "but its config.json says"),
-        ({"num_hidden_layers": 1}, "no part of a BERT"),
+        ({"num_hidden_layers": 1}, "not part of a BERT"),
         ({"vocab_size": 41}, "but its config.json says (41, 16)"),
     ],
 )
