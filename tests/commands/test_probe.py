@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(
         probe(model, out=out)
     with pytest.raises(UserError, match="There is no model folder"):
         probe(tmp_path / "nowhere", tasks=tasks, out=out)
-    with pytest.raises(UserError, match=r"holds no config\.json"):
+    with pytest.raises(UserError, match=r"has no config\.json"):
         probe(data, tasks=tasks, out=out)
     with pytest.raises(UserError, match="There is no task 'colaa'"):
         probe(model, tasks=["colaa"], task_dir=tmp_path, out=out)

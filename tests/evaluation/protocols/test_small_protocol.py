@@ -131,7 +131,7 @@ def test_tasks_of_glue_whose_pairs_have_no_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"), [("symmetric = 1", "Write true or false"), ("symmetric = true", "no pairs of texts")]
+    ("line", "told"), [("symmetric = 1", "Write true or false"), ("symmetric = true", "not pairs of texts")]
 )
 def test_a_task_file_that_is_symmetric_without_reason(weather: Path, line: str, told: str) -> None:
     weather.write_text(weather.read_text() + line + "\n")

@@ -189,7 +189,7 @@ def test_every_kind_is_on_the_pages_and_in_the_head_of_the_reader() -> None:
         assert kind.name in (root / "docs" / "formats.md").read_text()
 
 
-@pytest.mark.parametrize(("kind", "named"), [(CHOICE, "the kind choice does not have"), (GOOD, "no pairs of texts")])
+@pytest.mark.parametrize(("kind", "named"), [(CHOICE, "the kind choice does not have"), (GOOD, "not pairs of texts")])
 def test_symmetric_is_for_pairs_of_texts(kind: str, named: str, folder: Path) -> None:
     (folder / "task.toml").write_text(kind + "symmetric = true\n")
     with pytest.raises(UserError, match=named):
