@@ -6,8 +6,6 @@ import base64
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -249,20 +247,6 @@ def test_what_the_hub_refuses_is_one_sentence(hub: Hub, model: Path, monkeypatch
     with pytest.raises(UserError, match="failed") as refused:
         push_to_hub(model, "me/encoder", kind="model")
     assert "\n" not in str(refused.value) and "network" in refused.value.remedy
-
-
-def test_the_endpoint_of_the_environment_is_obeyed(hub: Hub, model: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from daybreak.exporting.hub import push_to_hub; "
-        "print(push_to_hub(Path(sys.argv[1]), 'me/encoder', kind='model'))"
-    )
-    variables = {"HF_ENDPOINT": hub.address, "HF_TOKEN": "hf_fake", "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, "-c", code, model], capture_output=True, text=True, env=variables, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == f"{hub.address}/me/encoder"
-    assert "config.json" in hub.names("model/me/encoder")
 
 
 def test_a_model_to_continue_comes_from_the_hub_without_its_code(

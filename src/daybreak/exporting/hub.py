@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Any, Literal
 
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import read_json, refuse_link_out, write_json, write_text
@@ -64,9 +64,6 @@ def push_to_hub(
 
     Returns:
         The address of the repository.
-
-    Raises:
-        UserError: the folder is incomplete or was refused by the parity check, or the upload failed.
     """
     with tempfile.TemporaryDirectory() as scratch:
         staged = Path(scratch)
@@ -78,25 +75,17 @@ def push_to_hub(
 
 
 def local_folder(name: str) -> Path:
-    """Return the folder of a model: ``name`` itself, or the local copy of that repository.
-
-    Raises:
-        UserError: there is no such folder or repository, or the hub cannot be reached.
-    """
+    """Return the folder of a model: ``name`` itself, or the local copy of that repository."""
     if Path(name).is_dir():
         return Path(name)
     if not HUB_NAME.fullmatch(name):
         raise UserError(f"There is no model folder '{name}'.", "Check the path, or give a hub name as OWNER/NAME.")
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HTTPError
-
-    try:
-        return Path(HfApi().snapshot_download(name, allow_patterns=list(PARENT_FILES)))
-    except (HTTPError, OSError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"There is no folder '{name}', and the hub returned no model of that name ({reason(error)}).",
-            "Check the name and the network; a private model needs `hf auth login`.",
-        ) from None
+    return _snapshot(
+        name,
+        f"There is no folder '{name}', and the hub returned no model of that name",
+        "Check the name and the network; a private model needs `hf auth login`.",
+        allow_patterns=list(PARENT_FILES),
+    )
 
 
 def dataset_folder(name: str, patterns: list[str]) -> Path:
@@ -105,28 +94,32 @@ def dataset_folder(name: str, patterns: list[str]) -> Path:
     Args:
         name: ``hf://OWNER/NAME``, optionally with ``@REVISION`` (a commit, tag or branch).
         patterns: paths in the repository, with * as a wildcard; patterns without a match are ignored.
-
-    Raises:
-        UserError: the name is invalid, the data set or revision does not exist, or the hub cannot be reached.
     """
     parts = DATASET_NAME.fullmatch(name)
     if not parts:
         raise UserError(
             f"'{name}' is not a name of a data set.", "Give it as hf://OWNER/NAME or hf://OWNER/NAME@REVISION."
         )
+    repository = parts["repository"]
+    return _snapshot(
+        repository,
+        f"The hub did not return the data set '{name}'",
+        "Check the name and the network, or download it and give the folder.",
+        repo_type="dataset",
+        revision=parts["revision"] or PINNED.get(repository),
+        allow_patterns=patterns,
+    )
+
+
+def _snapshot(repository: str, fault: str, remedy: str, **options: Any) -> Path:
+    """The local copy of a repository; ``fault`` and ``remedy`` are for the UserError of a failed download."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
 
-    repository = parts["repository"]
-    revision = parts["revision"] or PINNED.get(repository)
     try:
-        found = HfApi().snapshot_download(repository, repo_type="dataset", revision=revision, allow_patterns=patterns)
+        return Path(HfApi().snapshot_download(repository, **options))
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"The hub did not return the data set '{name}' ({reason(error)}).",
-            "Check the name and the network, or download it and give the folder.",
-        ) from None
-    return Path(found)
+        raise UserError(f"{fault} ({reason(error)}).", remedy) from None
 
 
 def _model_files(folder: Path) -> list[str]:
@@ -174,11 +167,7 @@ def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
 
 
 def _stage(folder: Path, staged: Path, names: list[str]) -> None:
-    """Link the named files into an empty folder, so that no other file can be uploaded.
-
-    Raises:
-        UserError: a file is missing or not in ``folder``, or a link that leads out of it.
-    """
+    """Link the named files into an empty folder, so that no other file can be uploaded."""
     for name in names:
         if not (folder / name).is_file() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise UserError(f"There is no '{name}' in '{folder}'.", "Restore the folder, or create it again.")

@@ -36,9 +36,6 @@ def write_model_folder(
         tokenizer: folder with tokenizer.json and, if known, tokenizer_config.json.
         length: the length of training, written as ``model_max_length``; the config may allow more positions.
         special: the ids of the special tokens in that tokenizer.
-
-    Raises:
-        UserError: the folder cannot be written, or the tokenizer's files are damaged.
     """
     settings = _settings(tokenizer, special)
     with _replacement(out) as new:
@@ -63,11 +60,7 @@ def write_model_folder(
 
 
 def copy_model_folder(model: Path, out: Path) -> None:
-    """Copy the model folder ``model`` to ``out`` with one rename.
-
-    Raises:
-        UserError: the folder cannot be written, or holds a link that leads out of it; no partial copy remains.
-    """
+    """Copy the model folder ``model`` to ``out`` with one rename."""
     for path in model.rglob("*"):
         refuse_link_out(model, path)
     with _replacement(out) as new:

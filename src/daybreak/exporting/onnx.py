@@ -45,11 +45,7 @@ class OnnxCheck:
 
 
 def check_onnx_installed() -> None:
-    """Raise if a package is missing, before any work is done.
-
-    Raises:
-        UserError: a package of the extra ``serve`` is missing.
-    """
+    """Raise if a package is missing, before any work is done."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"ONNX needs {' and '.join(missing)}.", install_hint("serve", "onnx"))
@@ -60,9 +56,6 @@ def write_onnx(folder: Path) -> OnnxCheck:
 
     Args:
         folder: an export that passed the parity check; its code is run.
-
-    Raises:
-        UserError: torch cannot export the model, or ONNX Runtime computes something else; no file remains.
     """
     check_onnx_installed()
     config = read_json(folder / "config.json")

@@ -28,9 +28,6 @@ def fit(runs: Sequence[LawRun]) -> Law:
 
     Args:
         runs: at least FEWEST runs that left the unigram plateau.
-
-    Raises:
-        UserError: there are fewer runs.
     """
     if len(runs) < FEWEST:
         raise UserError(f"{len(runs)} runs are too few to fit a law on.", f"Name at least {FEWEST}.")

@@ -54,21 +54,13 @@ def task_run(name: str, gap: float, results: Sequence[TaskResult]) -> TaskRun:
 
 
 def task_run_of(run: RunFolder, name: str) -> TaskRun:
-    """Return a finished and evaluated run, from its folder or its record.
-
-    Raises:
-        UserError: ``summary.json`` or ``results.json`` is missing or damaged.
-    """
+    """Return a finished and evaluated run, from its folder or its record."""
     summary, results = read_json(run.summary, Summary), read_json(run.results, list[TaskResult])
     return task_run(name, summary.validation.unigram_loss - summary.validation.loss, results)
 
 
 def fit_tasks(runs: Sequence[TaskRun]) -> TaskTable:
-    """Fit a line for each task that at least FEWEST runs have.
-
-    Raises:
-        UserError: no task has enough runs.
-    """
+    """Fit a line for each task that at least FEWEST runs have."""
     lines = []
     for task in dict.fromkeys(task for run in runs for task in run.scores):
         known = [run for run in runs if task in run.scores]

@@ -65,8 +65,9 @@ def items(texts: Sequence[Inline]) -> Block:
     return Block("items", {"texts": texts})
 
 
-def code(text: str) -> Block:
-    return Block("code", {"text": text})
+def code(text: str, *, wrap: bool = False) -> Block:
+    """Text in a fixed width; ``wrap`` breaks long lines."""
+    return Block("code", {"text": text, "wrap": wrap})
 
 
 def table(head: Sequence[Inline], rows: Sequence[Sequence[Any]], words: int = 1) -> Block:
@@ -75,6 +76,14 @@ def table(head: Sequence[Inline], rows: Sequence[Sequence[Any]], words: int = 1)
     The first cell of a row is its heading, unless it is empty.
     """
     return Block("table", {"head": head, "rows": rows, "words": words})
+
+
+def records_table(rows: Sequence[Mapping[str, Any]], words: int = 1) -> Block:
+    """A table of rows that name their cells, all in the same order; a column is left out if all its cells are None."""
+    head = list(rows[0]) if rows else []
+    names = [name for name in head if any(row[name] is not None for row in rows)]
+    cells = [[UNKNOWN if row[name] is None else row[name] for name in names] for row in rows]
+    return table(names, cells, sum(name in names for name in head[:words]))
 
 
 def facts(pairs: Mapping[str, Any]) -> Block:

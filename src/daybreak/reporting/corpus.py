@@ -66,11 +66,7 @@ def is_data_folder(path: Path) -> bool:
 
 
 def write_corpus_page(folder: Path, out: Path, *, form: str = "html", text: bool = True) -> Path:
-    """Write the page about a data folder and return its path; ``form`` and ``text`` as for ``report``.
-
-    Raises:
-        UserError: the folder has no report on its text or a damaged one, or ``out`` cannot be written.
-    """
+    """Write the page about a data folder and return its path; ``form`` and ``text`` as for ``report``."""
     if out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name the file to write, as in `--out corpus.html`.")
     page = corpus_page(folder, form=form, text=text)
@@ -85,9 +81,6 @@ def corpus_page(folder: Path, *, form: str = "html", text: bool = True) -> str:
     Args:
         form: html or md.
         text: whether examples of what was left out may be on it.
-
-    Raises:
-        UserError: the folder is not a data folder, was prepared by an earlier version, or has a damaged file.
     """
     if not is_data_folder(folder):
         reason = f"has no {MANIFEST}" if folder.is_dir() else "does not exist"
@@ -187,7 +180,7 @@ def _examples(step: StepReport) -> Block | None:
         return None
     shown: list[Block] = []
     for example in step.examples[:EXAMPLES_SHOWN]:
-        shown += [heading(example.reason), code(clipped(example.text, EXAMPLE_LENGTH))]
+        shown += [heading(example.reason), code(clipped(example.text, EXAMPLE_LENGTH), wrap=True)]
     return fold(f"Left out by {step_name(step.name)}: {many(len(step.examples), 'example')}", *shown)
 
 

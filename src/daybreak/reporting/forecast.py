@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from daybreak.core.formatting import percent
-from daybreak.reporting.blocks import UNKNOWN, Block, figure, grid, note, run_name, section, table
+from daybreak.reporting.blocks import Block, Inline, figure, grid, note, records_table, run_name, section
 from daybreak.reporting.charts import Figure, Trace, base_layout, colour, scatter, series_name, thinned
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.training import marker
@@ -31,13 +31,12 @@ def forecasts(runs: Sequence[RunRecords]) -> Block | None:
         caption = "The training loss and the typical loss of such runs at each tenth (shaded: 90 % of runs)."
         key = [("thin", colour(0), "training loss"), ("dashed", "var(--quiet)", "typical")]
         plots.append(figure("Training loss and typical course", caption, _typical(runs[0], logs[0][1]), key))
-    head = ("Run", "Forecast at the start", f"at {EARLY:.0%}", "Reached", "Error at the start", f"error at {EARLY:.0%}")
     rows = [_row(run_name(runs, number), runs[number], log) for number, log in logs]
     outside = dict.fromkeys(log.forecasts[-1].beyond for _, log in logs if log.forecasts[-1].beyond)
     return section(
         "Forecasts",
         grid(*plots),
-        table(head, rows),
+        records_table(rows),
         *(
             note(f"The forecast is an extrapolation, outside the runs that the law was fitted on: {words}.")
             for words in outside
@@ -97,14 +96,20 @@ def _early(log: ForecastLog) -> Forecast | None:
     return next((each for each in log.forecasts if each.made_at >= EARLY - 1e-9), None)
 
 
-def _row(name: Markup, run: RunRecords, log: ForecastLog) -> list[object]:
+def _row(name: Markup, run: RunRecords, log: ForecastLog) -> dict[str, Inline | None]:
     reached, start, early = _reached(run), log.forecasts[0], _early(log)
-    words = [name, start.words, early.words if early else UNKNOWN, f"{reached:.2f}" if reached else UNKNOWN]
-    return [*words, _error(start, reached), _error(early, reached)]
+    return {
+        "Run": name,
+        "Forecast at the start": start.words,
+        f"at {EARLY:.0%}": early.words if early else None,
+        "Reached": f"{reached:.2f}" if reached else None,
+        "Error at the start": _error(start, reached),
+        f"error at {EARLY:.0%}": _error(early, reached),
+    }
 
 
-def _error(forecast: Forecast | None, reached: float | None) -> str:
+def _error(forecast: Forecast | None, reached: float | None) -> str | None:
     if forecast is None or reached is None:
-        return UNKNOWN
+        return None
     inside = "inside" if forecast.low <= reached <= forecast.high else "outside"
     return f"{percent(forecast.loss / reached - 1)}, {inside}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-
-from markupsafe import Markup
+from collections.abc import Sequence
 
 from daybreak.core.formatting import count, percent, score, signed, significant
 from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results
@@ -18,11 +16,11 @@ from daybreak.reporting.blocks import (
     header,
     join,
     note,
+    records_table,
     run_name,
     section,
     small,
     styled,
-    table,
     tiles,
 )
 from daybreak.reporting.runs import SILENCE, RunRecords
@@ -262,82 +260,71 @@ def _incomparable(runs: Sequence[RunRecords]) -> str:
 
 def comparison(runs: Sequence[RunRecords]) -> Block:
     """A table with one row per run; the best loss and accuracy are marked."""
-    records = [run.validation for run in runs if run.validation is not None]
-    ranked = [] if _different_data(runs) else records
+    ranked = [] if _different_data(runs) else [run.validation for run in runs if run.validation is not None]
     best = min((record.loss for record in ranked), default=None), max((each.accuracy for each in ranked), default=None)
-    next_sentence = any(record.next_accuracy is not None for record in records)
-    rows = [_row(runs, number, best, next_sentence) for number, run in enumerate(runs) if run.pretrained_here]
-    head = ["Run", "Parameters", "Steps", "Tokens", "Held-out loss", "from unigram baseline", "At the baseline"]
-    head += ["Accuracy", *(["Next sentence"] if next_sentence else []), "Time"]
+    rows = []
+    for number, run in enumerate(runs):
+        if not run.pretrained_here:
+            continue
+        summary, record = run.summary, run.validation
+        steps = summary.steps if summary else max((step.step for step in run.steps[-1:]), default=0)
+        recipe = [small(run.name)] if run.name != run.label else []
+        rate = [small(f"{count(summary.tokens_per_second)} per second")] if summary else []
+        row: dict[str, Inline | None] = {
+            "Run": join(run_name(runs, number), *recipe),
+            "Parameters": count(summary.parameters) if summary else UNKNOWN,
+            "Steps": f"{steps:,}" if steps else UNKNOWN,
+            "Tokens": join(count(run.tokens), *rate) if run.tokens else UNKNOWN,
+            "Held-out loss": UNKNOWN,
+            "from unigram baseline": UNKNOWN,
+            "At the baseline": UNKNOWN,
+            "Accuracy": UNKNOWN,
+            "Next sentence": None,
+            "Time": join(duration(run.elapsed), small(f"of {_budget(run)}{'' if summary else ', not ended'}")),
+        }
+        if record is not None:
+            row |= {
+                "Held-out loss": styled(f"{record.loss:.3f}", "best" if record.loss == best[0] else "plain"),
+                "from unigram baseline": signed(record.loss - record.unigram_loss, 3),
+                "At the baseline": styled("yes", "poor") if record.on_plateau else "no",
+                "Accuracy": styled(percent(record.accuracy), "best" if record.accuracy == best[1] else "plain"),
+                "Next sentence": None if record.next_accuracy is None else percent(record.next_accuracy),
+            }
+        rows.append(row)
     marked = "the lowest loss and the highest accuracy are marked" if ranked else "they are not comparable here"
     caption = (
         f"Losses in nats per token on held-out masked positions; {marked}. At the baseline: no better than predicting "
         "each token by its frequency."
     )
-    return section("Comparison of runs", table(head, rows), caption=caption)
-
-
-def _row(
-    runs: Sequence[RunRecords], number: int, best: tuple[float | None, float | None], next_sentence: bool
-) -> list[Inline]:
-    run, summary = runs[number], runs[number].summary
-    recipe = [small(run.name)] if run.name != run.label else []
-    rate = [small(f"{count(summary.tokens_per_second)} per second")] if summary else []
-    steps = summary.steps if summary else max((step.step for step in run.steps[-1:]), default=0)
-    budget = f"of {_budget(run)}" if summary else f"of {_budget(run)}, not ended"
-    return [
-        join(run_name(runs, number), *recipe),
-        count(summary.parameters) if summary else UNKNOWN,
-        f"{steps:,}" if steps else UNKNOWN,
-        join(count(run.tokens), *rate) if run.tokens else UNKNOWN,
-        *_validation_cells(run.validation, best, next_sentence),
-        join(duration(run.elapsed), small(budget)),
-    ]
-
-
-def _validation_cells(
-    record: ValidationRecord | None, best: tuple[float | None, float | None], next_sentence: bool
-) -> list[Inline]:
-    if record is None:
-        return [UNKNOWN] * (5 if next_sentence else 4)
-    next_accuracy = UNKNOWN if record.next_accuracy is None else percent(record.next_accuracy)
-    return [
-        _marked(f"{record.loss:.3f}", record.loss == best[0]),
-        signed(record.loss - record.unigram_loss, 3),
-        styled("yes", "poor") if record.on_plateau else "no",
-        _marked(percent(record.accuracy), record.accuracy == best[1]),
-        *([next_accuracy] if next_sentence else []),
-    ]
-
-
-def _marked(text: str, best: bool) -> Markup:
-    return styled(text, "best" if best else "plain")
+    return section("Comparison of runs", records_table(rows), caption=caption)
 
 
 def forgetting(runs: Sequence[RunRecords]) -> Block | None:
     """The held-out loss before and after continued pretraining, on the run's own text and on general text."""
-    rows: list[list[Inline]] = []
+    rows = []
     for number, run in enumerate(runs):
         if run.summary is None or run.summary.forgetting is None:
             continue
-        texts = {
+        changes = {
             text: join(f"{before:.3f} -> {after:.3f}", small(signed(after - before, 3)))
             for text, before, after in run.summary.forgetting.texts
         }
-        cells: Mapping[str, Inline] = {"Own text": UNKNOWN, "General text": UNKNOWN} | texts
-        rows.append([run_name(runs, number), run.summary.parent or UNKNOWN, cells["Own text"], cells["General text"]])
+        names = {"Run": run_name(runs, number), "Continued from": run.summary.parent or UNKNOWN}
+        rows.append(names | {"Own text": None, "General text": None} | changes)
     if not rows:
         return None
     caption = (
         "Held-out loss before and after continuing, in nats per masked token. A higher loss on general text afterwards "
         "is forgetting."
     )
-    head = ("Run", "Continued from", "Own text", "General text")
-    return section("Effect of continued pretraining", table(head, rows, words=2), caption=caption)
+    return section("Effect of continued pretraining", records_table(rows, words=2), caption=caption)
 
 
-def load_lines(runs: Sequence[RunRecords]) -> list[Block]:
-    """Code and commands that use the models."""
+def use(runs: Sequence[RunRecords]) -> Block | None:
+    """Code and commands that use the models; None if no run has exported one."""
+    runs = [run for run in runs if (run.path / "model").is_dir()]
+    if not runs:
+        return None
     folder, *others = [str(run.path / "model") for run in runs]
     choice = "".join(f"# or {other!r}\n" for other in others)
     own_code = any(any((run.path / "model").glob("*.py")) for run in runs)
@@ -358,4 +345,5 @@ def load_lines(runs: Sequence[RunRecords]) -> list[Block]:
         f"daybreak pretrain {first}{option} --data {data} --out {again}    "
         f"# the same recipe, seed and budget again{remark}"
     )
-    return [code(python), code(shell)]
+    caption = "The folder is a Hugging Face model; it does not need Daybreak."
+    return section("Use the model", code(python), code(shell), caption=caption)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from daybreak.core.formatting import percent, significant
-from daybreak.reporting.blocks import UNKNOWN, Block, figure, grid, run_name, section, table
+from daybreak.reporting.blocks import Block, Inline, figure, grid, records_table, run_name, section
 from daybreak.reporting.charts import DASHES, Figure, is_number
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.training import Axis
@@ -46,7 +46,8 @@ QUANTITIES = (
 
 def machine(runs: Sequence[RunRecords]) -> Block | None:
     """Figures over time and a table with one row per run; nothing if no run recorded its machine."""
-    if not any(machine_use(run) for run in runs):
+    rows = [_cells(runs, number, use) for number, run in enumerate(runs) if (use := machine_use(run))]
+    if not rows:
         return None
     plots = [
         figure(quantity.title, quantity.caption, plot)
@@ -54,7 +55,7 @@ def machine(runs: Sequence[RunRecords]) -> Block | None:
         if (plot := machine_figure(runs, quantity))["data"]
     ]
     caption = "Recorded by the first process about every 30 seconds."
-    return section("Hardware use", grid(*plots, columns="three"), _table(runs), caption=caption)
+    return section("Hardware use", grid(*plots, columns="three"), records_table(rows), caption=caption)
 
 
 def machine_use(run: RunRecords) -> MachineUse | None:
@@ -97,31 +98,25 @@ def _reading(of_device: Callable[[DeviceUse], float | None], place: int) -> Read
     return lambda record: of_device(record.devices[place]) if place < len(record.devices) else None
 
 
-def _table(runs: Sequence[RunRecords]) -> Block:
-    uses = [(number, run, use) for number, run in enumerate(runs) if (use := machine_use(run))]
-    cells = [_cells(run, use) for _, run, use in uses]
-    names = [name for name in cells[0] if any(row[name] != UNKNOWN for row in cells)]
-    rows = [[run_name(runs, number), *(row[name] for name in names)] for (number, _, _), row in zip(uses, cells)]
-    return table(("Run", *names), rows)
-
-
-def _cells(run: RunRecords, use: MachineUse) -> dict[str, str]:
-    totals = [device.memory_total for record in run.machine for device in record.devices]
-    environment = run.environment
+def _cells(runs: Sequence[RunRecords], number: int, use: MachineUse) -> dict[str, Inline | None]:
+    run = runs[number]
+    total = max((device.memory_total for record in run.machine for device in record.devices), default=0)
+    memory = run.environment.memory_gib * GIB if run.environment else 0
     return {
+        "Run": run_name(runs, number),
         "Processor, mean": _formatted(use.processor, percent),
         "Load, mean": _formatted(use.load, significant),
-        "Memory, peak": memory_words(use.memory, environment.memory_gib * GIB if environment else 0),
+        "Memory, peak": memory_words(use.memory, memory),
         "Accelerators, mean": _formatted(use.utilisation, percent),
-        "Accelerator memory, peak": _formatted(use.device_memory, lambda v: memory_words(v, max(totals, default=0))),
+        "Accelerator memory, peak": _formatted(use.device_memory, lambda value: memory_words(value, total)),
         "Highest temperature": _formatted(use.temperature, lambda value: f"{value:.0f} C"),
         "Energy of accelerators": _formatted(use.kilowatt_hours, lambda value: f"{significant(value)} kWh"),
         "Cost at the given price": _formatted(use.cost, lambda value: f"{value:,.2f}"),
     }
 
 
-def _formatted(value: float | None, words: Callable[[float], str]) -> str:
-    return words(value) if value is not None and math.isfinite(value) else UNKNOWN
+def _formatted(value: float | None, words: Callable[[float], str]) -> str | None:
+    return words(value) if value is not None and math.isfinite(value) else None
 
 
 def gibibytes(amount: float) -> str:

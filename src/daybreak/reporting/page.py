@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from daybreak.reporting.background import background
-from daybreak.reporting.blocks import Block, buttons, document, section
+from daybreak.reporting.blocks import buttons, document
 from daybreak.reporting.compute import compute
 from daybreak.reporting.corpus import training_text
 from daybreak.reporting.forecast import forecasts
-from daybreak.reporting.headline import comparison, forgetting, headline, load_lines
+from daybreak.reporting.headline import comparison, forgetting, headline, use
 from daybreak.reporting.machine import machine
 from daybreak.reporting.probes import context_use, examples, layers, search
 from daybreak.reporting.runs import Published, RunRecords
@@ -47,7 +47,6 @@ def render_page(
     """
     runs = with_unique_labels(runs)
     several, pretrained = len(runs) > 1, any(run.pretrained_here for run in runs)
-    exported = [run for run in runs if (run.path / "model").is_dir()]
     body = [
         headline(runs),
         study_section(study) if study is not None else None,
@@ -68,7 +67,7 @@ def render_page(
         course(runs),
         machine(runs),
         training_text(runs),
-        _use(exported) if exported else None,
+        use(runs),
         background(runs) if pretrained else None,
     ]
     title = f"{len(runs)} runs compared" if several else runs[0].name
@@ -86,8 +85,3 @@ def with_unique_labels(runs: Sequence[RunRecords]) -> list[RunRecords]:
             return [dataclasses.replace(run, label=label) for run, label in zip(runs, labels)]
     numbered = enumerate(runs, start=1)
     return [dataclasses.replace(run, label=f"{run.path.resolve().name} ({place})") for place, run in numbered]
-
-
-def _use(exported: Sequence[RunRecords]) -> Block:
-    caption = "The folder is a Hugging Face model; it does not need Daybreak."
-    return section("Use the model", *load_lines(exported), caption=caption)

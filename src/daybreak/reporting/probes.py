@@ -23,6 +23,7 @@ from daybreak.reporting.blocks import (
     grid,
     join,
     note,
+    records_table,
     run_name,
     section,
     small,
@@ -203,26 +204,34 @@ def _legend(runs: Sequence[RunRecords], lines: Sequence[str]) -> Legend:
 
 
 def _table(runs: Sequence[RunRecords]) -> Block:
-    rows: list[list[Inline]] = []
+    rows = []
     for number, probes in probed(runs):
-        run = [run_name(runs, number)] if len(runs) > 1 else []
         for probe in probes.layer_probes:
             size = f"linear probe; {probe.train_rows:,} training examples, {probe.dev_rows:,} evaluation examples"
-            scores = [each.score for each in probe.layers]
-            names = [join(bold(probe.task), small(size)), *run, probe.metric.replace("_", " ")]
-            rows.append([*names, score(probe.constant), *_layer_cells(scores, probe.best.score, probe.best.layer)])
+            scores = {each.layer: each.score for each in probe.layers}
+            metric = probe.metric.replace("_", " ")
+            rows.append(_table_row(runs, number, probe.task, size, metric, score(probe.constant), scores))
         for pairs in probes.similarity:
             size = f"cosine without training; {pairs.pairs:,} pairs"
-            best = max(pairs.layers, key=lambda layer: layer.spearman)
-            scores = [each.spearman for each in pairs.layers]
-            names = [join(bold(pairs.task), small(size)), *run, "spearman"]
-            rows.append([*names, UNKNOWN, *_layer_cells(scores, best.spearman, best.layer)])
-    head = ["Task", *(["Run"] if len(runs) > 1 else []), "Metric", "Constant answer", "Embeddings", "Last layer"]
-    return table([*head, "Best layer"], rows, words=len(head) - 3)
+            scores = {each.layer: each.spearman for each in pairs.layers}
+            rows.append(_table_row(runs, number, pairs.task, size, "spearman", None, scores))
+    return records_table(rows, words=3)
 
 
-def _layer_cells(scores: Sequence[float], best: float, layer: int) -> list[Inline]:
-    return [score(scores[0]), score(scores[-1]), join(score(best), small(f"layer {layer}"))]
+def _table_row(
+    runs: Sequence[RunRecords], number: int, task: str, size: str, metric: str, constant: str | None,
+    scores: dict[int, float],
+) -> dict[str, Inline | None]:  # fmt: skip
+    best = max(scores, key=lambda layer: scores[layer])
+    return {
+        "Task": join(bold(task), small(size)),
+        "Run": run_name(runs, number) if len(runs) > 1 else None,
+        "Metric": metric,
+        "Constant answer": constant,
+        "Embeddings": score(scores[min(scores)]),
+        "Last layer": score(scores[max(scores)]),
+        "Best layer": join(score(scores[best]), small(f"layer {best}")),
+    }
 
 
 def _masked_words_note(runs: Sequence[RunRecords], number: int, words: MaskedWords) -> str:

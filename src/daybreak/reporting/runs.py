@@ -183,9 +183,6 @@ def read_run(path: Path) -> RunRecords:
     """Read a run folder.
 
     Damaged lines of metrics.jsonl and damaged files that only reports need are left out and listed in ``faults``.
-
-    Raises:
-        UserError: the folder is not a run (no recipe.json), or its recipe, decisions or summary is damaged.
     """
     folder = RunFolder(path)
     if not folder.recipe.is_file():
@@ -229,11 +226,7 @@ def read_run(path: Path) -> RunRecords:
 
 
 def read_folder(path: Path) -> RunRecords:
-    """Read a run folder, or a folder that contains only results of ``daybreak evaluate`` or ``daybreak probe``.
-
-    Raises:
-        UserError: the folder is neither, or one of its files is damaged.
-    """
+    """Read a run folder, or a folder that contains only results of ``daybreak evaluate`` or ``daybreak probe``."""
     folder = RunFolder(path)
     if folder.recipe.is_file() or not (folder.results.is_file() or folder.probes.is_file()):
         return read_run(path)

@@ -20,6 +20,7 @@ from daybreak.reporting.blocks import (
     join,
     many,
     note,
+    records_table,
     run_name,
     section,
     small,
@@ -83,8 +84,6 @@ def tasks(runs: Sequence[RunRecords]) -> Block:
     if not any(run.results for run in runs):
         return section("Tasks", note("No task has been evaluated: run `daybreak evaluate` on this folder."))
     rows, several = _rows(runs), len(runs) > 1
-    head = ["Task", *(["Run"] if several else []), "Metric", "Constant answer", "Bag of words"]
-    head += ["Without pretraining", "With pretraining", "Both averaged", "Gain"]
     tint = "var(--ink)" if several else colour(0)
     key = [
         ("dot", tint, "with pretraining"), ("dot", "var(--quiet)", "without"), ("bar", tint, "mean"),
@@ -94,7 +93,7 @@ def tasks(runs: Sequence[RunRecords]) -> Block:
     return section(
         "Tasks",
         figure("Scores after fine-tuning", about, task_scores(runs), key, numbers=False),
-        table(head, [_score_row(runs, row) for row in rows], words=len(head) - 6),
+        records_table([_score_row(runs, row) for row in rows], words=3),
         fold("All metrics and settings", _all_metrics(runs, rows)),
         caption="Mean and standard deviation over seeds, times 100, with the score of each seed and the median below. "
         "Bag of words: a linear model on word and character counts, fitted on the same training examples (for tags the "
@@ -150,31 +149,31 @@ def _lane(runs: Sequence[RunRecords], row: _Row, result: TaskResult, y: float) -
     ]  # fmt: skip
 
 
-def _score_row(runs: Sequence[RunRecords], row: _Row) -> list[Inline]:
+def _score_row(runs: Sequence[RunRecords], row: _Row) -> dict[str, Inline | None]:
     pair, result = row.pair, row.pair.either
     model = f"{row.model}; " if row.model else ""
     size = f"{result.train_rows:,} training examples, {result.reported_rows:,} evaluation examples"
     selection = [small(text) for text in _selections(pair)]
-    gain = UNKNOWN if pair.gain is None else join(signed(100 * pair.gain, 1), small(pair.verdict))
-    return [
-        join(bold(pair.task), small(f"{model}{pair.protocol}; {size}"), *selection),
-        *([run_name(runs, row.run)] if len(runs) > 1 else []),
-        metric_name(result.metric),
-        score(result.baseline),
-        _bag_of_words(pair),
-        _score(pair.untrained),
-        _score(pair.pretrained),
-        _mean(pair.pretrained.combined) if pair.pretrained and pair.pretrained.combined else UNKNOWN,
-        gain,
-    ]
+    combined = pair.pretrained.combined if pair.pretrained else None
+    return {
+        "Task": join(bold(pair.task), small(f"{model}{pair.protocol}; {size}"), *selection),
+        "Run": run_name(runs, row.run) if len(runs) > 1 else None,
+        "Metric": metric_name(result.metric),
+        "Constant answer": score(result.baseline),
+        "Bag of words": _bag_of_words(pair),
+        "Without pretraining": _score(pair.untrained),
+        "With pretraining": _score(pair.pretrained),
+        "Both averaged": _mean(combined) if combined else None,
+        "Gain": None if pair.gain is None else join(signed(100 * pair.gain, 1), small(pair.verdict)),
+    }
 
 
-def _bag_of_words(pair: TaskPair) -> Inline:
+def _bag_of_words(pair: TaskPair) -> Inline | None:
     for result in (pair.pretrained, pair.untrained):
         if result is not None and result.bag_of_words:
             part = [small(result.bag_of_words_part)] if result.bag_of_words_part else []
             return join(score(result.bag_of_words[result.metric]), *part)
-    return UNKNOWN
+    return None
 
 
 def _selections(pair: TaskPair) -> list[str]:
@@ -185,9 +184,9 @@ def _selections(pair: TaskPair) -> list[str]:
     return [f"{model}: {selection}" for model, selection in sides]
 
 
-def _score(result: TaskResult | None) -> Inline:
+def _score(result: TaskResult | None) -> Inline | None:
     if result is None:
-        return UNKNOWN
+        return None
     values = result.scores.get(result.metric, [])
     details = [small(", ".join(map(score, values)))]
     if len(result.seeds) > 1:

@@ -81,10 +81,6 @@ def open_index(
         folder: of the index; ``run/search`` by default.
         words: whether the BM25 index is needed.
         rebuild: build a new index, also if the existing one is up to date.
-
-    Raises:
-        UserError: the run has no exported model, the data are missing or have another tokenizer than the model,
-            bm25s is needed and missing, or another process is at work in ``folder``.
     """
     if words:
         require_bm25s()
@@ -112,11 +108,7 @@ def require_bm25s() -> None:
 
 
 def find_source(run: Path, data: Path) -> SearchSource:
-    """Find the exported model of a run and open its data.
-
-    Raises:
-        UserError: there is no model, no prepared data, or their tokenizers differ.
-    """
+    """Find the exported model of a run and open its data."""
     model = RunFolder(run).model
     if not RunFolder(run).recipe.is_file():
         raise UserError(f"'{run}' is not a run folder.", "Name one that daybreak run or daybreak pretrain made.")
@@ -316,11 +308,7 @@ def _read_bm25(folder: Path) -> Any:
 
 
 def export_parquet(index: OpenIndex, path: Path, show: Callable[[float], None] = lambda share: None) -> None:
-    """Write all passages to a Parquet file with the columns id, split, document, text and vector (float32).
-
-    Raises:
-        UserError: pyarrow is not installed, or the file cannot be written.
-    """
+    """Write all passages to a Parquet file with the columns id, split, document, text and vector (float32)."""
     require_pyarrow()
     import pyarrow
     from pyarrow import parquet

@@ -62,9 +62,6 @@ class Searcher:
         Args:
             words: the query; the model reads as many tokens of it as it was trained on.
             method: hybrid, dense or bm25.
-
-        Raises:
-            UserError: the query is empty, ``top`` is below 1, or there is no such method.
         """
         check_query(words, top, method)
         scores = self.scores(words, method)
@@ -120,9 +117,6 @@ def open_search(
     Args:
         data, index, rebuild: see ``daybreak.search``.
         method: of the queries; ``dense`` needs no BM25 index.
-
-    Raises:
-        UserError: see ``open_index``.
     """
     return Searcher(open_index(run, data=data, folder=index, words=method != "dense", rebuild=rebuild))
 
