@@ -182,7 +182,7 @@ def test_the_page_of_a_run_loads_itself_again_until_the_run_has_ended(write_run,
     os.utime(RunFolder(young).trace, (long_ago, long_ago))
     with alone_in(young):
         text = words(report([young], tmp_path / "silent.html").read_text())
-    assert "silent for 6m 40s when this page was written" in text and "still running" not in text
+    assert re.search(r"silent for 6m 4\ds when this page was written", text) and "still running" not in text
 
 
 def test_small_shares_of_the_time_can_be_read(write_run, tmp_path):
