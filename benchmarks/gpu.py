@@ -129,9 +129,10 @@ def corpus_of(call: Call) -> Path:
     """Text of installed Python packages."""
     if call.dry:
         return toy.toy_text(call.work)
-    from daybreak.data.demo_corpus.docstrings import write_corpus
+    from daybreak.data.demo_corpus.docstrings import CORPUS, write_corpus
 
-    return write_corpus(call.work / "corpus").corpus
+    write_corpus(call.work / "corpus")
+    return call.work / "corpus" / CORPUS
 
 
 def flags_of(call: Call) -> str:

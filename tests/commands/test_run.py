@@ -30,7 +30,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.core.task_pairs import baseline_sentence
 from daybreak.data.demo_corpus import docstrings
-from daybreak.data.demo_corpus.docstring_scan import Package
+from daybreak.data.demo_corpus.docstrings import Package
 from daybreak.data.filters.presets import PRESETS
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.evaluation.finetuning import task_evaluation

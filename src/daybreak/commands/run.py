@@ -442,14 +442,15 @@ def _prepare(
 
 def _docstrings(folder: RunFolder) -> tuple[list[Path], str]:
     """Write the docstring corpus; return its files and its task."""
-    from daybreak.data.demo_corpus.docstrings import write_corpus
+    from daybreak.data.demo_corpus.docstrings import CORPUS, write_corpus
 
-    found = write_corpus(make_folder(folder.path) / "corpus")
+    out = make_folder(folder.path) / "corpus"
+    found = write_corpus(out)
     say(
         f"No --corpus: using the docstrings of {len(found.packages)} installed packages "
         f"({found.documents:,} modules, {found.characters / 1e6:.1f}M characters)."
     )
-    return [found.corpus], str(found.task)
+    return [out / CORPUS], str(out / "task.toml")
 
 
 def _protocol_for_size(folder: RunFolder) -> str:

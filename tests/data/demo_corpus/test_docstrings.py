@@ -11,13 +11,19 @@ from pathlib import Path
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.data.demo_corpus import docstring_scan
-from daybreak.data.demo_corpus.docstring_scan import Package, docstrings, installed_packages, scan
-from daybreak.data.demo_corpus.docstrings import DocstringCorpus, write_corpus
+from daybreak.data.demo_corpus import docstrings as module
+from daybreak.data.demo_corpus.docstrings import (
+    CORPUS,
+    FILES,
+    Package,
+    docstrings,
+    installed_packages,
+    scan,
+    write_corpus,
+)
 from daybreak.data.demo_corpus.package_task import Mask, held_out
-from daybreak.data.demo_corpus.prose import sentences
+from daybreak.data.readers.sentences import split_sentences
 
-FILES = ("docstrings.jsonl", "task.toml", "task-train.jsonl", "task-dev.jsonl", "corpus.json")
 NOUNS = "river mountain garden winter kitchen sailor teacher window letter engine market orchard".split()
 LICENCE = "This paragraph is copied into every module of every package, as licences are."
 
@@ -32,13 +38,13 @@ def _module(package: str, number: int) -> str:
     return f'"""{body}\n"""\nraise SystemExit("a scanned module was imported")\n'
 
 
-@pytest.fixture
-def packages(tmp_path: Path) -> list[Package]:
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Package]:
     """Three packages of 24 modules each; importing any of them would end the test."""
     found = []
     for name in ("alphalib", "betalib", "gammadelta"):
-        root = tmp_path / "site" / name
-        root.mkdir(parents=True)
+        root = tmp_path_factory.mktemp("site") / name
+        root.mkdir()
         for number in range(24):
             (root / f"part{number:02d}.py").write_text(_module(name, number))
         (root / "tests").mkdir()
@@ -53,32 +59,17 @@ def _lines(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_two_scans_write_equal_bytes(packages: list[Package], tmp_path: Path) -> None:
-    write_corpus(tmp_path / "a", packages)
-    write_corpus(tmp_path / "b", packages)
-    for name in FILES:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_several_processes_read_what_one_reads(packages: list[Package], monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = scan(packages)
-    monkeypatch.setattr(docstring_scan, "FILES_PER_CHUNK", 10)
-    monkeypatch.setattr(docstring_scan, "CHUNKS_PER_PROCESS", 2)
-    monkeypatch.setattr(docstring_scan, "usable_cores", lambda: 2)
-    assert scan(packages) == alone
-
-
-def test_a_script_may_scan_at_its_top_level(packages: list[Package], tmp_path: Path) -> None:
+def test_a_script_may_scan_at_its_top_level_with_several_processes(packages: list[Package], tmp_path: Path) -> None:
     """Processes that import the script again, as those of multiprocessing do, would start others without end."""
     script = tmp_path / "own.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from daybreak.data.demo_corpus import docstring_scan\n"
+        "from daybreak.data.demo_corpus import docstrings\n"
         "print('begun', flush=True)\n"
-        "docstring_scan.FILES_PER_CHUNK, docstring_scan.CHUNKS_PER_PROCESS = 10, 2\n"
-        "docstring_scan.usable_cores = lambda: 2\n"
-        f"package = docstring_scan.Package('alphalib', Path({str(packages[0].root)!r}), '1.0')\n"
-        "print(len(docstring_scan.scan([package])))\n"
+        "docstrings.FILES_PER_CHUNK, docstrings.CHUNKS_PER_PROCESS = 10, 2\n"
+        "docstrings.usable_cores = lambda: 2\n"
+        f"package = docstrings.Package('alphalib', Path({str(packages[0].root)!r}), '1.0')\n"
+        "print(repr(docstrings.scan([package])))\n"
     )
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -86,33 +77,32 @@ def test_a_script_may_scan_at_its_top_level(packages: list[Package], tmp_path: P
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0 and said.split() == ["begun", "24"]
+    assert process.returncode == 0 and said == f"begun\n{scan(packages[:1])!r}\n"
 
 
 def test_a_document_is_the_prose_of_a_module(packages: list[Package], tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "out", packages)
-    documents = _lines(corpus.corpus)
-    assert corpus.documents == len(documents) and corpus.packages == sorted(p.name for p in packages)
-    assert corpus.characters == sum(len(d["text"].replace("\n\n", "")) for d in documents)
+    found = write_corpus(tmp_path / "out", packages)
+    documents = _lines(tmp_path / "out" / CORPUS)
+    assert found.documents == len(documents) and sorted(found.packages) == [p.name for p in packages]
+    assert found.characters == sum(len(d["text"].replace("\n\n", "")) for d in documents)
     for document in documents:
         assert document["module"].startswith(f"{document['package']}.part") and len(document["text"]) >= 200
-        assert document["source"] == document["module"].replace(".", "/") + ".py"
     assert sum(LICENCE in document["text"] for document in documents) <= 1
-
-
-def test_dev_modules_and_sentences_stay_out_of_the_corpus(packages: list[Package], tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "out", packages)
-    documents = _lines(corpus.corpus)
+    # A second scan writes equal bytes.
+    write_corpus(tmp_path / "again", packages)
+    for name in (*FILES, "corpus.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    # Dev modules and their sentences stay out of the corpus.
     assert not any(held_out(document["module"]) for document in documents)
     _check_task(tmp_path / "out", [name for p in packages for name in (p.name, *p.aliases)])
     rows = _lines(tmp_path / "out" / "task-dev.jsonl")
-    assert rows and set(Counter(row["label"] for row in rows)) == {p.name for p in packages}
+    assert rows and {row["label"] for row in rows} == {p.name for p in packages}
 
 
 def _check_task(out: Path, names: list[str]) -> None:
     mask = Mask(names)
     paragraphs = (p for document in _lines(out / "docstrings.jsonl") for p in document["text"].split("\n\n"))
-    corpus = {mask(sentence) for paragraph in paragraphs for sentence in sentences(paragraph)}
+    corpus = {mask(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)}
     train, dev = _lines(out / "task-train.jsonl"), _lines(out / "task-dev.jsonl")
     dev_texts = {row["text"] for row in dev}
     assert not dev_texts & {row["text"] for row in train}
@@ -128,18 +118,12 @@ def test_the_stamp_saves_a_second_scan(
     packages: list[Package], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-
-    def counted(found: list[Package]) -> list[docstring_scan.Module]:
-        calls.append(1)
-        return scan(found)
-
-    monkeypatch.setattr("daybreak.data.demo_corpus.docstrings.scan", counted)
+    monkeypatch.setattr(module, "scan", lambda found: calls.append(1) or scan(found))
     first = write_corpus(tmp_path / "out", packages)
     assert write_corpus(tmp_path / "out", packages) == first and len(calls) == 1
     (tmp_path / "out" / "task-dev.jsonl").write_text("torn")
     assert write_corpus(tmp_path / "out", packages) == first and len(calls) == 2
-    newer = [Package(p.name, p.root, "2.0", p.aliases) for p in packages]
-    write_corpus(tmp_path / "out", newer)
+    write_corpus(tmp_path / "out", [package._replace(version="2.0") for package in packages])
     assert len(calls) == 3
 
 
@@ -170,9 +154,10 @@ def test_names_are_masked(text: str, masked: str) -> None:
 def test_installed_packages_are_found_and_real_ones_scanned_without_import(tmp_path: Path) -> None:
     packages = {package.name: package for package in installed_packages()}
     assert {"torch", "numpy", "python"} <= set(packages) and packages["numpy"].version
-    names = ["joblib", "rich", "networkx"]
+    assert packages["sklearn"].aliases == ("scikit-learn", "scikit learn", "scikits")
+    names = ["joblib", "rich"]
     before = set(sys.modules)
-    corpus = write_corpus(tmp_path, [packages[name] for name in names])
-    assert not {module.split(".")[0] for module in set(sys.modules) - before} & {"joblib", "networkx"}
-    assert isinstance(corpus, DocstringCorpus) and corpus.characters > 500_000
-    _check_task(tmp_path, names[::2])
+    found = write_corpus(tmp_path, [packages[name] for name in names])
+    assert "joblib" not in {module.split(".")[0] for module in set(sys.modules) - before}
+    assert found.characters > 50_000
+    _check_task(tmp_path, names[:1])

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.data.demo_corpus.prose import is_english, prose, sentences
+from daybreak.data.demo_corpus.prose import prose
 
 NUMPY_STYLE = """
     Compute the weighted average along the specified axis.
@@ -132,14 +132,3 @@ def test_what_is_no_prose_is_dropped(text: str) -> None:
 def test_any_text_gives_clean_lines(text: str) -> None:
     for paragraph in prose(text):
         assert paragraph == " ".join(paragraph.split()) and len(paragraph.split()) >= 5 and "`" not in paragraph
-
-
-def test_sentences_split_at_capitals_but_not_after_abbreviations() -> None:
-    text = "This is one, e.g. The first. Here comes two! (It has three.) version 1.5 is fine."
-    expected = ["This is one, e.g. The first.", "Here comes two!", "(It has three.) version 1.5 is fine."]
-    assert sentences(text) == expected
-
-
-def test_is_english_counts_function_words() -> None:
-    assert is_english("The mean of the weights is returned when it is asked for.")
-    assert not is_english("Gibt den Mittelwert der Gewichte aus, wenn danach gefragt wird.")

@@ -1,46 +1,98 @@
 """The default corpus: English prose from the docstrings of the installed Python packages.
 
 `daybreak run` without a corpus trains on it and needs no download. A document is the prose of one module. The same
-installed packages give the same bytes.
+installed packages give the same bytes. Sources are parsed with `ast` and never imported, so no code of a scanned
+package runs.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import gc
+import importlib.metadata
+import importlib.util
 import json
+import os
+import platform
+import sysconfig
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_json, write_text
+from daybreak.core.process import usable_cores
 from daybreak.core.serialization import fingerprint
-from daybreak.data.demo_corpus.docstring_scan import Module, Package, installed_packages, scan, text_hash
-from daybreak.data.demo_corpus.package_task import CLASSES, held_out, write_task
+from daybreak.core.terminal import working
+from daybreak.data.demo_corpus.package_task import CLASSES, held_out, text_hash, write_task
+from daybreak.data.demo_corpus.prose import prose
+from daybreak.data.pipeline.workers import over_parts, released
 
 FORMAT = 1
-"""Version of the written files. Increase it if the code writes different files, so that older ones are replaced."""
+"""Version of the written files. Increase it if older files must be replaced."""
+CORPUS = "docstrings.jsonl"
+FILES = (CORPUS, "task.toml", "task-train.jsonl", "task-dev.jsonl")
 
-MAXIMUM_CHARACTERS = 15_000_000
-MAXIMUM_FRACTION = 0.35
-"""Maximum fraction of MAXIMUM_CHARACTERS for one package."""
+DISTRIBUTIONS = """torch transformers scikit-learn scipy numpy pandas sympy networkx plotly huggingface-hub mpmath
+    datasets accelerate pyarrow joblib tokenizers safetensors fsspec narwhals rich tyro typer click pydantic pygments
+    jinja2 setuptools""".split()
+"""Those that are not installed are skipped."""
+IMPORT_NAMES = {"scikit-learn": "sklearn", "huggingface-hub": "huggingface_hub"}
+"""Where they differ from the distribution."""
+SPELLINGS = {
+    "torch": ("pytorch", "libtorch"),
+    "scikit-learn": ("scikit learn", "scikits"),
+    "numpy": ("np",),
+    "pandas": ("pd",),
+    "networkx": ("nx",),
+    "plotly": ("px",),
+    "huggingface-hub": ("hugging face", "huggingface"),
+}
+STANDARD_LIBRARY = "python"
+SKIPPED_FOLDERS = frozenset(
+    """test tests idlelib lib2to3 turtledemo ensurepip encodings site-packages dist-packages __pycache__ _vendor vendor
+    externals _externals extern benchmarks""".split()
+)
+MINIMUM_CHARACTERS = 200
+"""Minimum prose of a module to become a document."""
+MINIMUM_QUOTED = 0.10
+"""Minimum fraction of bytes between triple quotes; parsing files with less is not worth the time."""
+MAXIMUM_SOURCE = 14_000_000
+"""Bytes of source parsed per package; larger packages are sampled by the hash of the module name."""
+FILES_PER_CHUNK = 50
+CHUNKS_PER_PROCESS = 5
+"""Minimum number of chunks per process; for fewer, starting a process takes longer than reading them."""
+
+
+class Package(NamedTuple):
+    """The location of a package's sources. ``name`` labels its documents; ``aliases`` are its other spellings."""
+
+    name: str
+    root: Path
+    version: str
+    aliases: tuple[str, ...] = ()
+
+
+class Module(NamedTuple):
+    package: str
+    name: str
+    path: str
+    paragraphs: tuple[str, ...] = ()
+    """Its prose."""
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.paragraphs))
 
 
 @dataclass(frozen=True)
 class DocstringCorpus:
-    """The files of :func:`write_corpus`."""
+    """What :func:`write_corpus` wrote; stored as corpus.json, after all other files."""
 
-    corpus: Path
-    """docstrings.jsonl: one {"text", "source", "package", "module"} per line."""
-    task: Path
-    """task.toml: which package a sentence comes from. The modules of its dev file are not in ``corpus``."""
-    packages: list[str]
-    documents: int
-    characters: int
-
-
-@dataclass(frozen=True)
-class _Stamp:
     fingerprint: str
     packages: dict[str, int]
     """Characters in the corpus, by package."""
@@ -51,12 +103,12 @@ class _Stamp:
 
 
 def write_corpus(out: Path, packages: Sequence[Package] | None = None) -> DocstringCorpus:
-    """Write docstrings.jsonl, task.toml, task-train.jsonl, task-dev.jsonl and the stamp corpus.json into ``out``.
+    """Write FILES and corpus.json into the folder ``out``, unless it has them for the same packages.
 
-    Returns without writing if the stamp shows that the same packages were scanned before.
+    docstrings.jsonl has one {"text", "package", "module"} per line. task.toml asks which package a sentence comes from;
+    the modules of its dev file are not in the corpus.
 
     Args:
-        out: folder, created if missing.
         packages: packages to scan; by default the installed packages of DISTRIBUTIONS and the standard library.
 
     Raises:
@@ -65,75 +117,146 @@ def write_corpus(out: Path, packages: Sequence[Package] | None = None) -> Docstr
     packages = installed_packages() if packages is None else packages
     make_folder(out)
     key = fingerprint([FORMAT, [[p.name, p.version, list(p.aliases)] for p in packages]])
-    stamp = _finished(out, key)
-    if stamp is None:
-        (out / "corpus.json").unlink(missing_ok=True)
-        stamp = _write(out, key, packages)
-    corpus, task = out / "docstrings.jsonl", out / "task.toml"
-    return DocstringCorpus(corpus, task, list(stamp.packages), stamp.documents, stamp.characters)
-
-
-def _finished(out: Path, key: str) -> _Stamp | None:
     try:
-        stamp: _Stamp = read_json(out / "corpus.json", _Stamp)
-        sizes = {name: (out / name).stat().st_size for name in stamp.files}
+        found: DocstringCorpus = read_json(out / "corpus.json", DocstringCorpus)
+        if found.fingerprint == key and found.files == _sizes(out):
+            return found
     except (UserError, OSError):
-        return None
-    return stamp if stamp.fingerprint == key and sizes == stamp.files else None
-
-
-def _write(out: Path, key: str, packages: Sequence[Package]) -> _Stamp:
+        pass
+    (out / "corpus.json").unlink(missing_ok=True)
     modules = scan(packages)
     if not modules:
         raise UserError("No English docstrings were found in the installed packages.", "Name a text with --corpus.")
+    classes = [name for name, _ in _characters(modules).most_common(CLASSES)]
+    dev, corpus = [], []
+    for module in modules:
+        (dev if module.package in classes and held_out(module.name) else corpus).append(module)
+    write_text(out / CORPUS, "".join(map(_line, corpus)))
+    train_texts, dev_texts = (
+        {name: [module.paragraphs for module in part if module.package == name] for name in classes}
+        for part in (corpus, dev)
+    )
+    spellings = [spelling for p in packages if p.name in classes for spelling in (p.name, *p.aliases)]
+    write_task(out, spellings, train_texts, dev_texts, (text for module in corpus for text in module.paragraphs))
+    sizes = _characters(corpus)
+    found = DocstringCorpus(key, dict(sizes.most_common()), len(corpus), sizes.total(), _sizes(out))
+    write_json(out / "corpus.json", found)
+    return found
+
+
+def _sizes(out: Path) -> dict[str, int]:
+    return {name: (out / name).stat().st_size for name in FILES}
+
+
+def _characters(modules: list[Module]) -> Counter[str]:
     sizes = Counter[str]()
     for module in modules:
         sizes[module.package] += module.characters
-    classes = [name for name, _ in sizes.most_common(CLASSES)]
-    dev = [module for module in modules if module.package in classes and held_out(module.name)]
-    dev_names = {module.name for module in dev}
-    corpus = _within_limits([module for module in modules if module.name not in dev_names])
-
-    write_text(out / "docstrings.jsonl", "".join(map(_line, corpus)))
-    names = {package.name: (package.name, *package.aliases) for package in packages if package.name in classes}
-    write_task(out, names, _texts(names, corpus), _texts(names, dev), (p for m in corpus for p in m.paragraphs))
-    files = ("docstrings.jsonl", "task.toml", "task-train.jsonl", "task-dev.jsonl")
-    fractions = Counter[str]()
-    for module in corpus:
-        fractions[module.package] += module.characters
-    stamp = _Stamp(
-        key,
-        dict(fractions.most_common()),
-        len(corpus),
-        fractions.total(),
-        {name: (out / name).stat().st_size for name in files},
-    )
-    write_json(out / "corpus.json", stamp)
-    return stamp
-
-
-def _within_limits(modules: list[Module]) -> list[Module]:
-    """Select modules in the order of their hashes, within the limits of the corpus and of each package."""
-    sizes = Counter[str]()
-    kept = set()
-    for module in sorted(modules, key=lambda module: text_hash(module.name)):
-        size = module.characters
-        fits = sizes[module.package] + size <= MAXIMUM_FRACTION * MAXIMUM_CHARACTERS
-        if fits and sizes.total() + size <= MAXIMUM_CHARACTERS:
-            sizes[module.package] += size
-            kept.add(module.name)
-    return [module for module in modules if module.name in kept]
+    return sizes
 
 
 def _line(module: Module) -> str:
-    record = {
-        "text": "\n\n".join(module.paragraphs),
-        "source": module.source,
-        "package": module.package,
-        "module": module.name,
-    }
+    record = {"text": "\n\n".join(module.paragraphs), "package": module.package, "module": module.name}
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _texts(names: Iterable[str], modules: list[Module]) -> dict[str, list[tuple[str, ...]]]:
-    return {name: [module.paragraphs for module in modules if module.package == name] for name in names}
+def installed_packages() -> list[Package]:
+    """Find the packages of DISTRIBUTIONS that are installed, and the standard library. Imports none of them."""
+    found = []
+    for distribution in DISTRIBUTIONS:
+        name = IMPORT_NAMES.get(distribution, distribution)
+        try:
+            version = importlib.metadata.version(distribution)
+            spec = importlib.util.find_spec(name)
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            continue
+        if spec is not None and spec.submodule_search_locations:
+            root = Path(next(iter(spec.submodule_search_locations)))
+            found.append(Package(name, root, version, (distribution, *SPELLINGS.get(distribution, ()))))
+    library = Path(sysconfig.get_path("stdlib"))
+    return [*found, Package(STANDARD_LIBRARY, library, platform.python_version(), ("cpython",))]
+
+
+def scan(packages: Sequence[Package]) -> list[Module]:
+    """Return the prose of every module, sorted by package and module; repeated paragraphs are removed."""
+    files = [file for package in packages for file in _source_files(package)]
+    # Hash order spreads packages over the chunks, so that processes end together and progress is even.
+    files.sort(key=lambda file: text_hash(file.name))
+    chunks = [files[start : start + FILES_PER_CHUNK] for start in range(0, len(files), FILES_PER_CHUNK)]
+    processes = min(usable_cores(), len(chunks) // CHUNKS_PER_PROCESS)
+    found: list[Module] = []
+    with working("Reading docstrings") as work, released():
+        task = functools.partial(_read_chunk, chunks)
+        for done, chunk in enumerate(over_parts(task, range(len(chunks)), processes), 1):
+            found += chunk
+            work.show(done / len(chunks), f"{len(found)} modules")
+    seen: set[str] = set()
+    kept: list[Module] = []
+    for module in sorted(found):
+        paragraphs = tuple(dict.fromkeys(paragraph for paragraph in module.paragraphs if paragraph not in seen))
+        seen.update(paragraphs)
+        kept.append(module._replace(paragraphs=paragraphs))
+    return [module for module in kept if module.characters >= MINIMUM_CHARACTERS]
+
+
+def _source_files(package: Package) -> Iterator[Module]:
+    """Yield the modules with enough text between triple quotes, not yet read, up to MAXIMUM_SOURCE bytes."""
+    head = () if package.name == STANDARD_LIBRARY else (package.name,)
+    found = []
+    for folder, folders, names in os.walk(package.root):
+        folders[:] = [f for f in folders if f not in SKIPPED_FOLDERS and not f.startswith(".")]
+        parts = Path(folder).relative_to(package.root).parts
+        for name in names:
+            if name.endswith(".py") and not name.startswith(("test_", "conftest")):
+                stem = () if name == "__init__.py" else (name[:-3],)
+                found.append(Module(package.name, ".".join((*head, *parts, *stem)), os.path.join(folder, name)))
+    left = MAXIMUM_SOURCE
+    for module in sorted(found, key=lambda module: text_hash(module.name)):
+        try:
+            source = Path(module.path).read_bytes()
+        except OSError:
+            continue
+        quoted = sum(map(len, source.split(b'"""')[1::2])) + sum(map(len, source.split(b"'''")[1::2]))
+        if quoted >= max(MINIMUM_CHARACTERS, MINIMUM_QUOTED * len(source)):
+            left -= len(source)
+            if left < 0:
+                return
+            yield module
+
+
+def _read_chunk(chunks: list[list[Module]], number: int) -> list[Module]:
+    """Return the modules of a chunk with enough prose."""
+    gc.disable()  # a syntax tree has many small objects and no cycles; collection takes a third of the time
+    try:
+        found = [module._replace(paragraphs=_read(module.path)) for module in chunks[number]]
+    finally:
+        gc.enable()
+    return [module for module in found if module.characters >= MINIMUM_CHARACTERS]
+
+
+def _read(path: str) -> tuple[str, ...]:
+    """Return the prose of a source file; none if it is not valid Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes in the scanned source
+            tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return ()
+    return tuple(paragraph for text in docstrings(tree) for paragraph in prose(text))
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Yield the docstrings of a module, its classes and functions, and of calls such as ``add_docstr``."""
+    stack: list[ast.stmt | ast.Module] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from filter(None, [ast.get_docstring(node, clean=False)])
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.If, ast.Try)):
+            stack += reversed(node.body)
+        elif isinstance(node, (ast.Expr, ast.Assign)) and isinstance(call := node.value, ast.Call):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if "add_docstr" in name or "add_newdoc" in name:
+                for part in ast.walk(call):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str) and "\n" in part.value:
+                        yield part.value

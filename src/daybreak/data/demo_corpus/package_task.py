@@ -6,14 +6,14 @@ balanced, so that the majority baseline is 1 / number of packages.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from daybreak.core.files import write_text
-from daybreak.data.demo_corpus.docstring_scan import text_hash
-from daybreak.data.demo_corpus.prose import sentences
+from daybreak.data.readers.sentences import split_sentences
 
 CLASSES = 8
 DEV_MODULES = 6
@@ -27,22 +27,27 @@ Texts = Mapping[str, Iterable[Sequence[str]]]
 """Package -> its modules, each as a sequence of paragraphs."""
 
 
+def text_hash(text: str) -> bytes:
+    """Return 8 bytes for a pseudorandom order of names that is the same on every machine."""
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
 def held_out(module: str) -> bool:
     """Return whether a module belongs to the dev file; a fixed function of its name."""
     return int.from_bytes(text_hash(f"dev {module}"), "big") % DEV_MODULES == 0
 
 
-def write_task(out: Path, names: Mapping[str, Sequence[str]], train: Texts, dev: Texts, corpus: Iterable[str]) -> None:
+def write_task(out: Path, names: Iterable[str], train: Texts, dev: Texts, corpus: Iterable[str]) -> None:
     """Write task.toml, task-train.jsonl and task-dev.jsonl into ``out``.
 
     Args:
-        names: label -> all spellings of the package's name; all are masked in every row.
+        names: all spellings of the packages' names, which are masked in every row.
         train: label -> modules whose text may be in the corpus.
         dev: label -> held-out modules.
         corpus: all paragraphs of the corpus; dev sentences that also occur there are left out.
     """
-    mask = Mask([name for spellings in names.values() for name in spellings])
-    known = {mask(sentence) for paragraph in corpus for sentence in sentences(paragraph) if _is_row(sentence)}
+    mask = Mask(names)
+    known = {mask(sentence) for paragraph in corpus for sentence in split_sentences(paragraph) if _is_row(sentence)}
     train_rows = _rows(train, mask, set(), TRAIN_ROWS)
     # Masking can make two sentences equal, so the masked texts are compared as well.
     dev_rows = _rows(dev, mask, known | {text for text, _ in train_rows}, DEV_ROWS)
@@ -70,33 +75,27 @@ class Mask:
 
     def __init__(self, names: Iterable[str]):
         spellings = sorted({name.lower() for name in names}, key=lambda name: (-len(name), name))
-        parts = {name: re.split("[-_ ]+", name) for name in spellings}
-        patterns = {name: "[-_ ]?".join(map(re.escape, parts[name])) for name in spellings}
-        long = "|".join(pattern for name, pattern in patterns.items() if len(name) > SHORT_NAME)
-        short = "|".join(pattern for name, pattern in patterns.items() if len(name) <= SHORT_NAME)
-        self._beginnings = [parts[name][0] for name in spellings if len(name) > SHORT_NAME]
-        word = r"(?<![\w./@-])[\w./@-]*"
-        self._long = re.compile(rf"{word}(?:{long})[\w/-]*(?:\.\w+)*(?:\(\))?", re.IGNORECASE)
-        self._short = (
-            re.compile(rf"(?<![\w.])(?:{short})(?:(?:\.\w+)+(?:\(\))?|(?!\w))", re.IGNORECASE) if short else None
-        )
-        self._repeated = re.compile(r"\bpackage(?:[ /,-]+package\b)+")
+        long = [re.split("[-_ ]+", name) for name in spellings if len(name) > SHORT_NAME]
+        short = [re.escape(name) for name in spellings if len(name) <= SHORT_NAME]
+        self._beginnings = [parts[0] for parts in long]
+        words = "|".join("[-_ ]?".join(map(re.escape, parts)) for parts in long)
+        self._long = re.compile(rf"(?<![\w./@-])[\w./@-]*(?:{words})[\w/-]*(?:\.\w+)*(?:\(\))?", re.IGNORECASE)
+        words = "|".join(short) or "(?!)"
+        self._short = re.compile(rf"(?<![\w.])(?:{words})(?:(?:\.\w+)+(?:\(\))?|(?!\w))", re.IGNORECASE)
 
     def __call__(self, text: str) -> str:
-        masked = text
-        lower = text.lower()
+        masked, lower = text, text.lower()
         if any(beginning in lower for beginning in self._beginnings):  # faster than the pattern
             masked = self._long.sub("package", masked)
-        if self._short is not None:
-            masked = self._short.sub("package", masked)
-        return text if masked == text else self._repeated.sub("package", masked)
+        masked = self._short.sub("package", masked)
+        return text if masked == text else re.sub(r"\bpackage(?:[ /,-]+package\b)+", "package", masked)
 
 
 def _rows(texts: Texts, mask: Mask, excluded: set[str], count: int) -> list[tuple[str, str]]:
     """Draw at most ``count`` rows, equally many of each label, by the hash of the text; add them to ``excluded``."""
     candidates: dict[str, str] = {}
     for label, modules in texts.items():
-        for sentence in (s for paragraphs in modules for paragraph in paragraphs for s in sentences(paragraph)):
+        for sentence in (s for paragraphs in modules for paragraph in paragraphs for s in split_sentences(paragraph)):
             # A sentence that occurs in two packages has no label.
             candidates[sentence] = label if candidates.get(sentence, label) == label else ""
     fraction = count // max(1, len(texts))

@@ -8,14 +8,13 @@ words) are dropped.
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
-from dataclasses import dataclass, field
 from functools import lru_cache
 
-KEPT_DIRECTIVES = frozenset(
-    """note warning tip important caution hint attention seealso admonition versionadded versionchanged
-    deprecated""".split()
-)
+KEPT_DIRECTIVES = frozenset("note warning tip important caution hint attention seealso admonition".split())
+"""Directives whose first line and indented body are prose."""
+KEPT_BODIES = KEPT_DIRECTIVES | {"versionadded", "versionchanged", "deprecated"}
 """Directives whose indented body is prose; the bodies of others (code, math, plots, tables) are dropped."""
 
 FUNCTION_WORDS = frozenset(
@@ -25,21 +24,20 @@ FUNCTION_WORDS = frozenset(
     whether while because between until""".split()
 )
 
-_UNDERLINES = frozenset('=-~^"#*+`')
-_CODE_STARTS = frozenset(("In ", "Out", "imp", "fro", "def", "cla"))
-_UNDERLINE = re.compile(r"^([=\-~^\"#*+`])\1{2,}$")
-_DIRECTIVE = re.compile(r"^\.\. ([\w:-]+):: ?(.*)$")
-_TABLE = re.compile(r"^[\s|+=:\-]+$|\|.*\||^\S+( {3,}\S+){2,}$")
-_CODE_LINE = re.compile(
-    r"^(>>>|\.\.\. |\$ |In \[\d|Out\[\d|import \w|from [\w.]+ import|@\w|def \w+\(|class \w+[(:]|\w+ = )"
+_UNDERLINE = re.compile(r"([=\-~^\"#*+`])\1{2,}$")
+_DROPPED_LINES = (
+    _UNDERLINE,
+    re.compile(r"[\s|+=:\-]+$|.*\|.*\||\S++(?: {3,}+\S++){2,}$"),  # a table
+    re.compile(r">>>|\.\.\. |\$ |In \[\d|Out\[\d|import \w|from [\w.]+ import|@\w|def \w+\(|class \w+[(:]|\w+ = "),
+    re.compile(r"[A-Z][\w /]{0,30}:$|#+ "),  # a heading
 )
-_LABEL = re.compile(r"^[A-Z][\w /]{0,30}:$|^#+ ")
-_NUMPY_ENTRY = re.compile(r"^[`*\\]*[\w.]+[\w.*`\\'\"\[\](){}/| ,=-]{0,60}? :(?: |$)")
-_SPHINX_FIELD = re.compile(r"^:(\w+)[^:`]*:(?!`)\s*")
-_BULLET = re.compile(r"^(?:[-*+]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+")
+_DIRECTIVE = re.compile(r"\.\. ([\w:-]+):: ?(.*)$")
+_NUMPY_ENTRY = re.compile(r"[`*\\]*[\w.]+[\w.*`\\'\"\[\](){}/| ,=-]{0,60}? :(?: |$)")
+_SPHINX_FIELD = re.compile(r":(\w+)[^:`]*:(?!`)\s*")
+_BULLET = re.compile(r"(?:[-*+]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+")
 _NAME = r"[`*\\]*[A-Za-z_][\w.*\\\[\]]*[`*]*"
-_TYPED_ENTRY = re.compile(rf"^{_NAME}(?:[,/] ?{_NAME})* ?\((?:[^()]|\([^()]*\))*\)\s*(?::|--?)(?:\s+|$)")
-_PLAIN_ENTRY = re.compile(rf"^{_NAME}(?:[,/] ?{_NAME})*\s*(?::|--)(?:\s+|$)")
+_TYPED_ENTRY = re.compile(rf"{_NAME}(?:[,/] ?{_NAME})* ?\((?:[^()]|\([^()]*\))*\)\s*(?::|--?)(?:\s+|$)")
+_PLAIN_ENTRY = re.compile(rf"{_NAME}(?:[,/] ?{_NAME})*\s*(?::|--)(?:\s+|$)")
 
 _LEAD = r"\s?(?:\b(?:see|xref|refer to|at|in|from|by|of)(?: also)?:?\s+)?"
 _INLINE = (
@@ -53,7 +51,6 @@ _INLINE = (
     (re.compile(rf"{_LEAD}\[[\w#*-]+\]_(?!\w)(?:(?:,| and|, and) \[[\w#*-]+\]_)*"), ""),
     (re.compile(r"(?<=[\w.,)]) \[\d{1,2}\](?!\w)"), ""),
     (re.compile(r"``?([^`]*)``?_{0,2}"), r"\1"),
-    (re.compile(r"\|(\w+)\|"), r"\1"),
     (re.compile(r"\*\*([^*]+)\*\*"), r"\1"),
     (re.compile(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])"), r"\1"),
     (re.compile(r"\$([^$]{1,40})\$"), r"\1"),
@@ -65,26 +62,15 @@ _INLINE = (
 _BROKEN_WORD = re.compile(r"(?<=[a-z])- (?=[a-z])(?!and |or |to )")
 _MARKED = re.compile(r"[`*<\[\\|$\u200b]|://|www\.|\(\s*\)")
 _WORD = re.compile(r"^[(\"'\[]*[A-Za-z]+(?:['-][A-Za-z]+)*[)\"'\]]*[.,;:!?]*[)\"']*$")
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)(?<!cf\.)(?<!vs\.)(?<! al\.)\s+(?=[A-Z\"'(])")
 
 
 def prose(docstring: str) -> list[str]:
     """Return the paragraphs of English prose in ``docstring``, each on one line, without markup."""
-    reader = _Reader(inspect.cleandoc(docstring).expandtabs().splitlines())
-    reader.read()
-    paragraphs = (_clean(" ".join(lines)) for lines in reader.paragraphs)
-    return [paragraph for paragraph in paragraphs if paragraph]
-
-
-def sentences(paragraph: str) -> list[str]:
-    """Split a paragraph after each ``.``, ``?`` or ``!`` that a capital letter or an opening quote follows."""
-    return _SENTENCE_END.split(paragraph)
-
-
-def is_english(text: str) -> bool:
-    """Return whether at least 15 % of the words are English function words (about 40 % in English text)."""
-    words = text.lower().split()
-    return sum(word in FUNCTION_WORDS for word in words) >= 0.15 * max(1, len(words))
+    lines = inspect.cleandoc(docstring).expandtabs().splitlines()
+    reader = _Reader()
+    for line, following in itertools.pairwise([*lines, ""]):
+        reader.read(line, following)
+    return list(filter(None, (_clean(" ".join(lines)) for lines in reader.paragraphs)))
 
 
 @lru_cache(maxsize=200_000)  # packages repeat many paragraphs
@@ -95,19 +81,6 @@ def _clean(text: str) -> str:
             text = pattern.sub(replacement, text)
     text = _BROKEN_WORD.sub("-", " ".join(text.split()))
     return text if _is_prose(text) else ""
-
-
-def _is_underline(text: str) -> bool:
-    return text[:1] in _UNDERLINES and _UNDERLINE.match(text) is not None
-
-
-def _is_code(text: str) -> bool:
-    """Return whether a line is a table row, code, a label or a rule; fast tests come first."""
-    if (text[0] in "|+=:-" or "|" in text or "   " in text) and _TABLE.search(text):
-        return True
-    if (text[0] in ">.$@" or "=" in text or text[:3] in _CODE_STARTS) and _CODE_LINE.match(text):
-        return True
-    return ((text[-1] == ":" or text[0] == "#") and _LABEL.match(text) is not None) or _is_underline(text)
 
 
 def _is_prose(text: str) -> bool:
@@ -121,114 +94,84 @@ def _is_prose(text: str) -> bool:
     return functional >= 0.1 * len(words) or (text[0].isupper() and text[-1] == "." and ordinary == len(words))
 
 
-@dataclass
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
 class _Reader:
-    """Reads one docstring line by line; ``paragraphs`` collects lists of lines."""
+    """Splits one docstring into ``paragraphs``, each a list of lines."""
 
-    lines: list[str]
-    paragraphs: list[list[str]] = field(default_factory=list)
-    section: str = ""
-    skip_indent: int | None = None
-    """Lines with a deeper indentation belong to a dropped block."""
-    in_fence: bool = False
-    in_doctest: bool = False
-    paragraph_indent: int | None = None
-    """Indentation of the first line of the current paragraph; None between paragraphs."""
-    hanging: bool = False
-    """Whether the current paragraph began with a bullet or entry, so that its other lines may be indented."""
+    def __init__(self) -> None:
+        self.paragraphs: list[list[str]] = []
+        self._section = ""
+        self._skip_indent: int | None = None
+        """Lines with a deeper indentation belong to a dropped block."""
+        self._in_fence = self._in_doctest = False
+        self._indent: int | None = None
+        """Indentation of the first line of the current paragraph; None between paragraphs."""
+        self._hanging = False
+        """Whether the current paragraph began with a bullet or entry, so that its other lines may be indented."""
 
-    def read(self) -> None:
-        number = 0
-        while number < len(self.lines):
-            text = self.lines[number].strip()
-            indent = len(self.lines[number]) - len(self.lines[number].lstrip())
-            following = self.lines[number + 1] if number + 1 < len(self.lines) else ""
-            if text and not self.in_fence and _is_underline(following.strip()) and not _is_underline(text):
-                self._close()
-                self.section, self.skip_indent, self.in_doctest = text.lower().rstrip(":"), None, False
-                number += 2
-                continue
-            if not self._dropped(text, indent):
+    def read(self, line: str, following: str) -> None:
+        """Read a line, given the next one; add it to a paragraph unless it is code, a table or in a dropped block."""
+        text, indent = line.strip(), _indent(line)
+        if text.startswith("```"):
+            self._in_fence = not self._in_fence and not (len(text) > 3 and text.endswith("```"))
+            self._indent = None
+        elif self._in_fence:
+            pass
+        elif not text:
+            self._in_doctest, self._indent = False, None
+        elif _UNDERLINE.match(following.strip()) and not _UNDERLINE.match(text):
+            self._section, self._skip_indent = text.lower().rstrip(":"), None
+            self._in_doctest, self._indent = False, None
+        elif self._skip_indent is None or indent <= self._skip_indent:
+            self._skip_indent = None
+            self._in_doctest = self._in_doctest or text.startswith((">>>", "In ["))
+            if self._in_doctest or self._section == "references" or any(kind.match(text) for kind in _DROPPED_LINES):
+                self._skip_indent = indent if text in ("References:", "Reference:") else None
+                self._indent = None
+            elif text.split()[0] == "..":
+                self._begin_directive(text, indent)
+            else:
                 self._take(text, indent, following)
-            number += 1
 
-    def _close(self) -> None:
-        self.paragraph_indent, self.hanging = None, False
-
-    def _dropped(self, text: str, indent: int) -> bool:
-        """Return whether a line is dropped: blank, code, doctest, table or body of a dropped block."""
-        if text.startswith(("```", "~~~")):
-            self.in_fence = not self.in_fence and not (len(text) > 3 and text.endswith("```"))
-            self._close()
-            return True
-        if self.in_fence:
-            return True
-        if not text:
-            self.in_doctest = False
-            self._close()
-            return True
-        if self.skip_indent is not None and indent > self.skip_indent:
-            return True
-        self.skip_indent = None
-        if text.startswith((">>>", "In [")):
-            self.in_doctest = True
-        if self.in_doctest or self.section == "references" or _is_code(text):
-            if text in ("References:", "Reference:"):
-                self.skip_indent = indent
-            self._close()
-            return True
-        return self._is_dropped_directive(text, indent)
-
-    def _is_dropped_directive(self, text: str, indent: int) -> bool:
-        if not text.startswith((".. ", "..\t")):
-            return text == ".."
-        self._close()
+    def _begin_directive(self, text: str, indent: int) -> None:
+        self._indent = None
         directive = _DIRECTIVE.match(text)
-        if directive is None or directive[1] not in KEPT_DIRECTIVES:
-            self.skip_indent = indent
-        elif not directive[1].startswith(("version", "deprecated")):
-            self._open([directive[2]], indent, hanging=False)
-            self._close()
-        return True
+        if directive is None or directive[1] not in KEPT_BODIES:
+            self._skip_indent = indent
+        elif directive[1] in KEPT_DIRECTIVES:
+            self.paragraphs.append([directive[2]])
 
     def _take(self, text: str, indent: int, following: str) -> None:
         """Add a line of text to the current paragraph, or begin another one with it."""
         if text.endswith("::"):
-            self.skip_indent, text = indent, text[:-1].rstrip(": ")
-            text += ":" if text else ""
-        deeper_follows = bool(following.strip()) and len(following) - len(following.lstrip()) > indent
-        if deeper_follows and len(text.split()) <= 3 and text[-1:] not in (".", ",", ":", ";"):
-            self._close()
+            self._skip_indent, text = indent, text.rstrip(": ") + ":"
+        deeper_follows = following.strip() != "" and _indent(following) > indent
+        if deeper_follows and len(text.split()) <= 3 and text[-1] not in ".,:;":
+            self._indent = None
             return
-        started, rest = self._entry(text, indent)
-        if started and deeper_follows and self.section and text[0].isalpha() and text[-1] not in ".:":
-            rest = ""  # "name: type" of a parameter, its description follows
-        if started:
-            self._open([rest], indent, hanging=True)
-        elif self._continues(indent):
+        starts, rest = self._entry(text, indent)
+        own = self._indent is not None and (indent > self._indent if self._hanging else indent == self._indent)
+        if own and not starts:
             self.paragraphs[-1].append(text)
-        else:
-            self._open([text], indent, hanging=False)
-
-    def _continues(self, indent: int) -> bool:
-        if self.paragraph_indent is None:
-            return False
-        return indent > self.paragraph_indent if self.hanging else indent == self.paragraph_indent
-
-    def _open(self, lines: list[str], indent: int, hanging: bool) -> None:
-        self.paragraphs.append(lines)
-        self.paragraph_indent, self.hanging = indent, hanging
+            return
+        if starts and deeper_follows and self._section and text[0].isalpha() and text[-1] not in ".:":
+            rest = ""  # "name: type" of a parameter, its description follows
+        self.paragraphs.append([rest])
+        self._indent, self._hanging = indent, starts
 
     def _entry(self, text: str, indent: int) -> tuple[bool, str]:
         """Return whether a line begins a bullet, parameter or field, and the line without that beginning."""
-        fresh = self.paragraph_indent is None or (self.hanging and indent <= self.paragraph_indent)
-        if text[0] == ":" and (field_name := _SPHINX_FIELD.match(text)):
-            return True, "" if "type" in field_name[1] else text[field_name.end() :]
-        if " :" in text and (fresh or self.section) and (numpy_entry := _NUMPY_ENTRY.match(text)):
-            return True, text[numpy_entry.end() :] if self.section == "see also" else ""
-        bullet = _BULLET.match(text) if text[0] in "-*+(" or text[1:2] in ".)" or text[2:3] in ".)" else None
+        fresh = self._indent is None or (self._hanging and indent <= self._indent)
+        if field := _SPHINX_FIELD.match(text):
+            return True, "" if "type" in field[1] else text[field.end() :]
+        if " :" in text and (fresh or self._section) and (entry := _NUMPY_ENTRY.match(text)):
+            return True, text[entry.end() :] if self._section == "see also" else ""
+        bullet = _BULLET.match(text)
         rest = text[bullet.end() :] if bullet else text
         head = None
-        if ":" in rest or "--" in rest or " - " in rest:
+        if ":" in rest or "--" in rest or " - " in rest:  # the patterns take long on others
             head = _TYPED_ENTRY.match(rest) or (_PLAIN_ENTRY.match(rest) if fresh or bullet else None)
         return bool(bullet or head), rest[head.end() :] if head else rest
