@@ -30,7 +30,7 @@ from daybreak.data.readers.documents import Document, Skips
 from daybreak.data.readers.inputs import TOKENS, ByteCounter
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.sequences.shards import BlockWriter, ShardWriter, token_type
-from daybreak.data.tokenizers.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
+from daybreak.data.tokenizers.fast_encoding import TextEncoder, fast_encoder
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig, load_tokenizer, tokenizer_fingerprint, vocabulary_size
 from daybreak.schemas.run import SHARD_FORMAT, BlockFile, Manifest, SpecialIds, Split
 
@@ -156,7 +156,7 @@ def opened(folder: Path, fingerprint: str, fast: bool) -> TextEncoder:
     Args:
         fingerprint: invalidates the cache if the tokenizer in ``folder`` changes.
     """
-    return (fast_encoder if fast else plain_encoder)(load_tokenizer(folder))
+    return (fast_encoder if fast else TextEncoder)(load_tokenizer(folder))
 
 
 def _encode(job: EncodingJob, work: Path, byte_counter: ByteCounter, number: int) -> None:
@@ -169,7 +169,7 @@ def _encode(job: EncodingJob, work: Path, byte_counter: ByteCounter, number: int
         if not checked:
             checked = True
             if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, *_ in batch[:CHECKED]]):
-                encode = plain_encoder(load_tokenizer(job.tokenizer))
+                encode = TextEncoder(load_tokenizer(job.tokenizer))
         for (document, held, _), ids in zip(batch, _ids(batch, encode), strict=True):
             (heldout if held else train).add(ids)
             fraction = sum(map(len, ids)) / len(document.text)
@@ -219,14 +219,14 @@ def _times(text: str, epochs: float) -> int:
     return whole + (epochs > whole and (document_key(text) & 0xFFFFFFFF) < (epochs - whole) * 2**32)
 
 
-def _ids(batch: list[OutputDocument], encode: Encode) -> Iterator[list[np.ndarray]]:
+def _ids(batch: list[OutputDocument], encode: TextEncoder) -> Iterator[list[np.ndarray]]:
     """Yield the ids of each document by sentence, or as one array; inputs that hold tokens are used unchanged."""
     encoded = _encoded([document for document, *_ in batch if document.ids is None], encode)
     for document, *_ in batch:
         yield next(encoded) if document.ids is None else [document.ids]
 
 
-def _encoded(documents: list[Document], encode: Encode) -> Iterator[list[np.ndarray]]:
+def _encoded(documents: list[Document], encode: TextEncoder) -> Iterator[list[np.ndarray]]:
     parts = [list(document.sentences or (document.text,)) for document in documents]
     # Long texts are encoded in chunks, which uses all cores and bounds memory.
     pieces = [list(cut_at_whitespace(part)) for part in itertools.chain.from_iterable(parts)]

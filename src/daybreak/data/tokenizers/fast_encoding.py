@@ -5,21 +5,19 @@ splits them by the number of processors, and for some normalizer settings. Daybr
 
 - A word goes through tokie only if each of its characters is trusted. All other words go through ``tokenizers``.
 - When a character first appears, both libraries encode it in SURROUNDINGS. It is trusted if all ids agree.
-- Characters that interact with their neighbors (combining marks, joiners, Hangul jamo) are never trusted, unless the
-  text is in Unicode NFC and the tokenizer does not fold marks.
+- Characters that interact with their neighbors (combining marks, joiners, Hangul jamo) are never trusted. The one
+  exception are marks that stay in place, if the tokenizer is WordPiece with the normalizer of BERT.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
 import json
 import random
 import re
 import tempfile
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ from daybreak.data.readers.text_pieces import cut_at_whitespace
 
 Flat = tuple[np.ndarray, np.ndarray]
 """uint32[tokens]: the ids of all texts, concatenated; int64[texts]: the number of ids of each. No special tokens."""
-Encode = Callable[[Sequence[str]], Flat]
 
 PLACEHOLDER = "\ue000"
 """Prefix that renames special tokens in tokie's copy of the vocabulary: a private character, which is never trusted."""
@@ -43,17 +40,13 @@ SURROUNDINGS = (
     "'{0}s {0}'s", "the {0}x\n\n{0}", "x{0}{0}y",
 )  # fmt: skip
 UNKNOWN, TRUSTED, UNTRUSTED = range(3)
-JOINING = {"Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Mc", "Me"}
+JOINING = {"Cc", "Cf", "Cn", "Co", "Cs"}
 """Unicode categories of characters that change their neighbors, or that differ between versions of Unicode."""
 MARKS = {"Mn", "Mc", "Me"}
 AMBIGUOUS = {"Nl", "Zs", "Zl", "Zp"}
 """Letter numbers and unusual spaces (and circled letters): libraries disagree on whether they are letters. In a
 byte-level vocabulary the difference shows only in words that mix them with letters."""
 _JAMO = re.compile("[\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff]")
-_WORD = re.compile(r"[^ \n]+")
-LONGEST = 2000
-"""Characters. Longer words and whitespace runs go through ``tokenizers``, so that no span is long."""
-_LONG = re.compile(rf"[^ \n]{{{LONGEST},}}|[ \n]{{{LONGEST},}}")
 
 
 class UnsupportedTokenizer(Exception):
@@ -62,14 +55,12 @@ class UnsupportedTokenizer(Exception):
 
 @dataclass(frozen=True)
 class TokenizerTraits:
-    """The properties of a tokenizer that decide whether and how tokie can be used."""
+    """The properties of a tokenizer that decide how tokie is configured."""
 
-    byte_level: bool
-    cramming: bool
+    byte_level: bool = False
+    cramming: bool = False
     """The Cramming normalizer: straight quotes, ASCII only."""
-    uncased: bool
-    folds: bool
-    """Whether the ids of a character may depend on the marks around it even in NFC text."""
+    uncased: bool = False
 
 
 def tokenizer_traits(tokenizer: Tokenizer) -> TokenizerTraits:
@@ -84,19 +75,14 @@ def tokenizer_traits(tokenizer: Tokenizer) -> TokenizerTraits:
     normalizers = [part["type"] for part in _parts(config["normalizer"], "normalizers")]
     pre_tokenizers = _parts(config["pre_tokenizer"], "pretokenizers")
     cuts = [part["type"] for part in pre_tokenizers]
-    uncased = bool(tokenizer.normalizer) and tokenizer.normalizer.normalize_str("A") == "a"
-    if config["model"]["type"] == "WordPiece" and cuts == ["Whitespace"]:
-        raise UnsupportedTokenizer("tokie cannot treat a run of punctuation as one word")
     if config["model"]["type"] == "WordPiece" and cuts == ["BertPreTokenizer"]:
-        cramming = (
-            normalizers[:2] == ["Replace", "Replace"] and tokenizer.normalizer.normalize_str("``a''\u4f60") == '"a"'
-        )
+        cramming = normalizers[:2] == ["Replace"] * 2 and tokenizer.normalizer.normalize_str("``a''\u4f60") == '"a"'
         if cramming or normalizers == ["BertNormalizer"]:
-            return TokenizerTraits(byte_level=False, cramming=cramming, uncased=uncased, folds=cramming)
+            return TokenizerTraits(cramming=cramming, uncased=tokenizer.normalizer.normalize_str("A") == "a")
     byte_level = config["model"]["type"] == "BPE" and cuts in (["ByteLevel"], ["Split", "ByteLevel"])
-    if byte_level and set(normalizers) <= {"NFC", "Lowercase"} and not pre_tokenizers[-1]["add_prefix_space"]:
-        return TokenizerTraits(byte_level=True, cramming=False, uncased=uncased, folds=uncased)
-    raise UnsupportedTokenizer("the tokenizer is neither BERT-style WordPiece nor byte-level BPE")
+    if byte_level and set(normalizers) <= {"NFC"} and not pre_tokenizers[-1]["add_prefix_space"]:
+        return TokenizerTraits(byte_level=True)
+    raise UnsupportedTokenizer("tokie reproduces only BERT-style WordPiece and cased byte-level BPE")
 
 
 def _parts(component: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
@@ -113,8 +99,6 @@ class Tokie:
     Raises:
         UnsupportedTokenizer: tokie is not installed or cannot load the tokenizer.
     """
-
-    name = "tokie"
 
     def __init__(self, tokenizer: Tokenizer, traits: TokenizerTraits):
         try:
@@ -166,84 +150,57 @@ def _without_special_tokens(tokenizer: Tokenizer) -> dict[str, Any]:
     return config | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
 
 
-@dataclasses.dataclass(frozen=True)
 class TextEncoder:
-    """Encodes texts to flat arrays of ids. Special tokens in a text are encoded as ordinary text."""
+    """Encodes texts with ``tokenizers`` to flat arrays of ids. Special tokens in a text are encoded as ordinary text.
 
-    encode: Encode
-    reason: str
-    """Why tokie is not used; empty if it is."""
-    _reference: Encode
+    Args:
+        tokenizer: without padding and truncation. Its ``encode_special_tokens`` is set.
+    """
 
-    @property
-    def name(self) -> str:
-        """The libraries in use, fastest first."""
-        return f"{self.encode.library.name}, tokenizers" if isinstance(self.encode, CheckedEncoder) else "tokenizers"
+    def __init__(self, tokenizer: Tokenizer):
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
 
     def __call__(self, texts: Sequence[str]) -> Flat:
-        return self.encode(texts)
+        return self.reference(texts)
+
+    def reference(self, texts: Sequence[str]) -> Flat:
+        ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
 
     def identical(self, texts: Sequence[str]) -> bool:
         """Return whether ``tokenizers`` gives the same ids for all ``texts``; meant for a sample of the corpus."""
-        return same(self.encode(texts), self._reference(texts))
+        return all(map(np.array_equal, self(texts), self.reference(texts)))
 
 
 def fast_encoder(tokenizer: Tokenizer) -> TextEncoder:
     """Return an encoder that uses tokie if it agrees with ``tokenizer`` on ``hostile_texts``, else ``tokenizers``.
 
     Memory: a few MB, and the texts and ids of one call.
-
-    Args:
-        tokenizer: without padding and truncation. Its ``encode_special_tokens`` is set.
     """
-    plain = plain_encoder(tokenizer).encode
     try:
-        traits = tokenizer_traits(tokenizer)
-        encoder = CheckedEncoder(Tokie(tokenizer, traits), plain, traits)
-        texts = hostile_texts(tokenizer)
-        if not same(encoder(texts), plain(texts)):
-            raise UnsupportedTokenizer(f"{encoder.library.name} gives other ids")
-    except UnsupportedTokenizer as error:
-        return TextEncoder(plain, str(error), plain)
-    return TextEncoder(encoder, "", plain)
+        encoder = CheckedEncoder(tokenizer)
+    except UnsupportedTokenizer:
+        return TextEncoder(tokenizer)
+    return encoder if encoder.identical(hostile_texts(tokenizer)) else TextEncoder(tokenizer)
 
 
-def plain_encoder(tokenizer: Tokenizer) -> TextEncoder:
-    """Return an encoder that uses ``tokenizers`` alone."""
-    tokenizer.encode_special_tokens = True
-    plain = functools.partial(_plain, tokenizer)
-    return TextEncoder(plain, "not requested", plain)
-
-
-def same(one: Flat, other: Flat) -> bool:
-    """Return whether two encodings are equal, text by text."""
-    return np.array_equal(one[1], other[1]) and np.array_equal(one[0], other[0])
-
-
-def _plain(tokenizer: Tokenizer, texts: Sequence[str]) -> Flat:
-    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
-
-
-class CheckedEncoder:
-    """Encodes trusted spans with a fast library and the rest with ``tokenizers``.
-
-    Args:
-        library: encodes spans of text.
-        reference: ``tokenizers``.
-        traits: properties of the tokenizer.
+class CheckedEncoder(TextEncoder):
+    """Encodes trusted spans with tokie and the rest with ``tokenizers``.
 
     Raises:
-        UnsupportedTokenizer: the library gives wrong ids for plain ASCII text.
+        UnsupportedTokenizer: tokie cannot be used, or gives wrong ids for plain ASCII text.
     """
 
-    def __init__(self, library: Tokie, reference: Encode, traits: TokenizerTraits):
-        self.library, self._reference, self._traits = library, reference, traits
+    def __init__(self, tokenizer: Tokenizer):
+        super().__init__(tokenizer)
+        self._traits = tokenizer_traits(tokenizer)
+        self._library = Tokie(tokenizer, self._traits)
         self._states = np.zeros(0x110000, np.uint8)
         self._check(np.frombuffer(PLAIN, np.uint8))
         if wrong := "".join(chr(code) for code in PLAIN if self._states[code] != TRUSTED)[:12]:
-            raise UnsupportedTokenizer(f"{library.name} gives other ids around {wrong!r}")
+            raise UnsupportedTokenizer(f"tokie gives other ids around {wrong!r}")
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         spans: tuple[list[str], list[str]] = ([], [])
@@ -255,66 +212,54 @@ class CheckedEncoder:
                 spans[fast].append(span)
                 trusted.append(fast)
             counts[number] = len(trusted) - before
-        return _interleave(
-            self._reference(spans[False]), self.library.encode(spans[True]), np.array(trusted, bool), counts
-        )
+        plain, fast_ids = self.reference(spans[False]), self._library.encode(spans[True])
+        return _interleave(plain, fast_ids, np.array(trusted, bool), counts)
 
     def _spans(self, text: str) -> list[tuple[str, bool]]:
-        """Split ``text`` where whitespace begins; return the spans, each with whether the library may encode it."""
-        untrusted = self._untrusted(text)
+        """Split ``text`` where whitespace begins; return the spans, each with whether tokie may encode it."""
         found: list[tuple[str, bool]] = []
+
+        def add_trusted(part: str) -> None:
+            # A longer span holds a long word or run of whitespace, for which tokie is not checked.
+            pieces = cut_at_whitespace(part, SPAN_CHARACTERS)
+            found.extend((piece, len(piece) <= SPAN_CHARACTERS) for piece in pieces if piece)
+
         start = 0
-        for place in untrusted.tolist():
+        for place in self._untrusted(text):
             if place < start:
                 continue
             end = min((at for mark in " \n" if (at := text.find(mark, place + 1)) >= 0), default=len(text))
             word = max(text.rfind(mark, start, place) for mark in " \n")
             begin = start + len(text[start:word].rstrip(" \n")) if word >= 0 else start
-            if begin > start:
-                found += ((span, True) for span in cut_at_whitespace(text[start:begin], SPAN_CHARACTERS))
+            add_trusted(text[start:begin])
             if found and not found[-1][1]:
                 found[-1] = (found[-1][0] + text[begin:end], False)
             else:
                 found.append((text[begin:end], False))
             start = end
-        if start < len(text):
-            found += ((span, True) for span in cut_at_whitespace(text[start:], SPAN_CHARACTERS))
+        add_trusted(text[start:])
         return found
 
-    def _untrusted(self, text: str) -> np.ndarray:
+    def _untrusted(self, text: str) -> list[int]:
         """Return the positions of untrusted characters, ascending."""
         if text.isascii():
             data = text.encode()
+            if not data.translate(None, PLAIN):
+                return []
             codes: np.ndarray = np.frombuffer(data, np.uint8)
-            untrusted = (
-                self._states_of(codes) == UNTRUSTED if data.translate(None, PLAIN) else np.zeros(len(codes), bool)
-            )
         else:
             codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-            untrusted = self._states_of(codes) == UNTRUSTED
-        if _may_hold_long_runs(codes):
-            for long in _LONG.finditer(text):
-                # A long run of whitespace is encoded with the word that follows it, if there is one.
-                untrusted[min(long.end(), len(text) - 1) if long[0].isspace() else long.start()] = True
-        if self._traits.byte_level and not text.isascii() and not unicodedata.is_normalized("NFC", text):
-            for word in _WORD.finditer(text):
-                if not unicodedata.is_normalized("NFC", word[0]):
-                    untrusted[word.start()] = True
-        return np.flatnonzero(untrusted)
-
-    def _states_of(self, codes: np.ndarray) -> np.ndarray:
-        states = self._states[codes]
-        if (new := states == UNKNOWN).any():
+        if (new := self._states[codes] == UNKNOWN).any():
             self._check(np.unique(codes[new]))
-            states = self._states[codes]
-        return states
+        places: list[int] = np.flatnonzero(self._states[codes] == UNTRUSTED).tolist()
+        return places
 
     def _check(self, codes: np.ndarray) -> None:
         """Decide for each of these characters whether it is trusted."""
         self._states[codes] = UNTRUSTED
         candidates = [int(code) for code in codes if not self._interacts(chr(code))]
         texts = [frame.format(chr(code)) for code in candidates for frame in SURROUNDINGS]
-        results, expected = (_lists(flat) for flat in (self.library.encode(texts), self._reference(texts)))
+        results, expected = (_lists(flat) for flat in (self._library.encode(texts), self.reference(texts)))
         wide = len(SURROUNDINGS)
         for place, code in enumerate(candidates):
             if results[place * wide : (place + 1) * wide] == expected[place * wide : (place + 1) * wide]:
@@ -328,20 +273,10 @@ class CheckedEncoder:
         if category in MARKS:
             # Normalization reorders the marks of a letter; if BERT strips those of class Mn, others may have moved.
             moved = category != "Mn" and unicodedata.combining(character) > 0
-            return self._traits.folds or moved or self._traits.byte_level
-        if self._traits.byte_level and (
-            category in AMBIGUOUS or (category == "So" and "LATIN" in unicodedata.name(character, ""))
-        ):
-            return True
-        return category in JOINING or bool(_JAMO.match(character))
-
-
-def _may_hold_long_runs(codes: np.ndarray) -> bool:
-    """Return whether _LONG may match: a run of LONGEST characters fills at least one window of half that length."""
-    window = LONGEST // 2
-    blank = (codes == ord(" ")) | (codes == ord("\n"))
-    windows = blank[: len(blank) // window * window].reshape(-1, window)
-    return bool((windows.all(axis=1) | ~windows.any(axis=1)).any())
+            return self._traits.cramming or self._traits.byte_level or moved
+        circled = category == "So" and "LATIN" in unicodedata.name(character, "")
+        ambiguous = self._traits.byte_level and (category in AMBIGUOUS or circled)
+        return ambiguous or category in JOINING or bool(_JAMO.match(character))
 
 
 def _lists(flat: Flat) -> list[list[int]]:
@@ -363,36 +298,30 @@ def _interleave(plain: Flat, fast: Flat, trusted: np.ndarray, counts: np.ndarray
 def hostile_texts(tokenizer: Tokenizer, seed: int = 0) -> list[str]:
     """Return texts on which tokenizer libraries are known or likely to differ; deterministic for a vocabulary."""
     rng = random.Random(seed)
-    texts = [f"a {token} b{token}" for token in sorted(tokenizer.get_vocab()) if token[:1] in "[<" and len(token) > 2][
-        :40
-    ]
-    texts += ["[SEP]", "[CLS][PAD]", "x[MASK]y [UNK] [sep]", "", " ", "\n", "\n\n\n", " \n a \n\n\n b  ", "a\t\r\nb"]
-    texts += ["a" * size + tail for size in (99, 100, 101, 1999, 2001, 9000, 12000) for tail in ("", " b", "\n\nb")]
-    texts += ["it's I'LL they'd 'sa ''s x's' \"''``", "...!!! a_b __x__ --- ###a ##a #", "3.14 1,000 x12y 12" * 3]
-    texts += [
-        "a\u0301 e\u0301\u0323 \ufb01 \u212b",
-        "\u200b\u200d\ufeff\u00ad a\u200bb",
-        "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea",
-    ]
-    texts += [
-        "\u05e9\u05dc\u05d5\u05dd \u0627\u0644\u0633\u0644\u0627\u0645",
-        "\u4f60\u597d\u3002a\u4f60b",
-        "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35" * 40,
-    ]
-    texts += [
-        "\u0939\u093f\u0928\u094d\u0926\u0940",
-        "\u110b\u1161\u11ab \uc548",
-        "\u03a3\u0391\u03a3 \u0130I\u0131",
-        "\0 a\x01b\x7f \x85 \u2028",
-    ]
+    special = [token for token in sorted(tokenizer.get_vocab()) if token[:1] in "[<" and len(token) > 2][:40]
     every = [chr(code) for code in range(0x80, 0x110000, 997) if not 0xD800 <= code <= 0xDFFF]
-    texts += [" ".join(f"a{one} {one}b" for one in every[place : place + 40]) for place in range(0, len(every), 40)]
     usual = [chr(code) for code in range(0x20, 0x600) if unicodedata.category(chr(code)) != "Cc"]
-    texts += ["".join(rng.choices(usual, k=60)) for _ in range(200)]
     letters = "etaoinshrdlu" + "".join(map(chr, range(0x21, 0x7F)))
-    texts += [" ".join("".join(rng.choices(letters, k=rng.randint(1, 12))) for _ in range(40)) for _ in range(100)]
     count = tokenizer.get_vocab_size()
     tokens = [tokenizer.decode([id]) for id in rng.sample(range(count), min(400, count))]
     glued = ["".join(rng.choices(tokens, k=3)) for _ in range(1000)]
-    lines = ["\n" * rng.randint(1, 3) + "word " * rng.randint(1, 400) for _ in range(60)]
-    return [*texts, " ".join(glued), "".join(glued), "".join(lines)]
+    known = [
+        "[SEP]", "[CLS][PAD]", "x[MASK]y [UNK] [sep]", "", " ", "\n", "\n\n\n", " \n a \n\n\n b  ", "a\t\r\nb",
+        "it's I'LL they'd 'sa ''s x's' \"''``", "...!!! a_b __x__ --- ###a ##a #", "3.14 1,000 x12y 12" * 3,
+        "a\u0301 e\u0301\u0323 \ufb01 \u212b", "\u200b\u200d\ufeff\u00ad a\u200bb", "\0 a\x01b\x7f \x85 \u2028",
+        "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea", "\u03a3\u0391\u03a3 \u0130I\u0131",
+        "\u05e9\u05dc\u05d5\u05dd \u0627\u0644\u0633\u0644\u0627\u0645", "\u4f60\u597d\u3002a\u4f60b",
+        "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35" * 40, "\u0939\u093f\u0928\u094d\u0926\u0940",
+        "\u110b\u1161\u11ab \uc548",
+    ]  # fmt: skip
+    return [
+        *(f"a {token} b{token}" for token in special),
+        *known,
+        *("a" * size + tail for size in (99, 100, 101, 1999, 2001, 9000, 12000) for tail in ("", " b", "\n\nb")),
+        *(" ".join(f"a{one} {one}b" for one in every[place : place + 40]) for place in range(0, len(every), 40)),
+        *("".join(rng.choices(usual, k=60)) for _ in range(200)),
+        *(" ".join("".join(rng.choices(letters, k=rng.randint(1, 12))) for _ in range(40)) for _ in range(100)),
+        " ".join(glued),
+        "".join(glued),
+        "".join("\n" * rng.randint(1, 3) + "word " * rng.randint(1, 400) for _ in range(60)),
+    ]
