@@ -33,35 +33,21 @@ def test_the_three_rules(poem: Path) -> None:
     assert texts(poem, "blank-line") == ["A first line.\nIts second.", "Another text."]
 
 
-def test_lines_that_end_like_sentences_are_recorded_as_sentences(poem: Path) -> None:
+def test_lines_are_sentences_if_they_end_like_sentences(poem: Path, tmp_path: Path) -> None:
     assert [document.sentences for document in read(poem)] == [("A first line.", "Its second."), ("Another text.",)]
+    wrapped = tmp_path / "t.txt"
+    wrapped.write_text("A text that goes\non for some lines\nand then ends.\n\nAnother one that\nis wrapped.\n")
+    assert [document.sentences for document in read(wrapped)] == [None, None]
 
 
-def test_wrapped_paragraphs_are_no_sentences(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text(
-        "A text that goes\non for some lines\nand then ends.\n\nAnother one that\nis wrapped.\n"
-    )
-    assert [document.sentences for document in read(tmp_path / "t.txt")] == [None, None]
-    assert len(read(tmp_path / "t.txt")) == 2
-
-
-def test_the_rule_is_chosen_from_the_text(tmp_path: Path, poem: Path) -> None:
-    (tmp_path / "lines.txt").write_text("one\ntwo\nthree\n\n\n")  # blank lines at the end part nothing
+def test_the_rule_is_chosen_from_the_text(tmp_path: Path, poem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lines.txt").write_text("\n \none\ntwo\nthree\n\n\n")  # blank lines at the ends part nothing
     assert choose_rule(find_files([poem]), "auto") == DocumentRule("blank-line", sentences=True)
     assert choose_rule(find_files([tmp_path / "lines.txt"]), "auto") == DocumentRule("line")
     assert choose_rule(find_files([tmp_path]), "auto") == DocumentRule("file")
-
-
-def test_blank_lines_at_the_ends_of_files_part_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n \n" + "A line of some words\n" * 3000 + "\n\n")
-    assert choose_rule(find_files([tmp_path / "a.txt"]), "auto").kind == "line"
-
-
-def test_several_large_files_are_not_one_document_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "WHOLE_FILE_BYTES", 50)
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text("a line of some length\n" * 10)
-    assert choose_rule(find_files([tmp_path]), "auto") == DocumentRule("line")
+    monkeypatch.setattr(documents, "WHOLE_FILE_BYTES", 20)  # several large files are not one document each
+    assert choose_rule(find_files([tmp_path]), "auto").kind == "blank-line"
+    assert choose_rule(find_files([tmp_path / "lines.txt"] * 2), "auto").kind == "line"
 
 
 def test_an_unknown_rule_gets_the_nearest_name(poem: Path) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -28,15 +27,17 @@ from daybreak.data.readers.inputs import (
 TEXT_BYTES = b"".join(b"line %d of a text that compresses\n" % number for number in range(5_000))
 
 
+COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress}
+suffixes = pytest.mark.parametrize("suffix", COMPRESS)
+
+
 def packed(path: Path, data: bytes = TEXT_BYTES) -> Path:
-    if path.suffix == ".gz":
-        data = gzip.compress(data)
-    if path.suffix == ".zst":
-        data = zstandard.compress(data)
-    if path.suffix == ".bz2":
-        data = bz2.compress(data)
-    path.write_bytes(data)
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(data))
     return path
+
+
+def lines(path: Path) -> list[bytes]:
+    return list(read_lines(find_files([path])[0]))
 
 
 def test_files_folders_and_globs_are_found_sorted_and_once(tmp_path: Path) -> None:
@@ -77,32 +78,27 @@ def test_lines_come_back_as_written_and_every_byte_is_metered(tmp_path: Path, na
     assert byte_counter.bytes == path.stat().st_size
 
 
-COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress}
-
-
-@pytest.mark.parametrize("suffix", COMPRESS)
-def test_several_frames_in_one_file_are_read_to_the_end(tmp_path: Path, suffix: str) -> None:
+@suffixes
+def test_all_frames_are_read_and_damage_is_no_end_of_file(tmp_path: Path, suffix: str) -> None:
     path, compress = tmp_path / f"t.txt{suffix}", COMPRESS[suffix]
     path.write_bytes(compress(b"one\n") + compress(b"two\n") + compress(b""))
-    assert list(read_lines(find_files([path])[0])) == [b"one\n", b"two\n"]
+    assert lines(path) == [b"one\n", b"two\n"]
+    whole = compress(TEXT_BYTES)
+    damaged = [compress(b"one\n") + b"??" + compress(b"two\n")[2:], b"plain text after all\n"]
+    for data in damaged + [whole[: int(len(whole) * fraction)] for fraction in (0.02, 0.5, 0.99)]:
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=r"damaged or cut short.*Fetch or compress it again"):
+            lines(path)
 
 
-@pytest.mark.parametrize("suffix", COMPRESS)
-def test_damage_at_the_beginning_of_a_later_frame_is_no_end_of_file(tmp_path: Path, suffix: str) -> None:
-    first, second = (COMPRESS[suffix](text) for text in (b"one\n", b"two\n"))
-    (tmp_path / f"t.txt{suffix}").write_bytes(first + b"??" + second[2:])
-    with pytest.raises(UserError, match="damaged"):
-        list(read_lines(find_files([tmp_path / f"t.txt{suffix}"])[0]))
-
-
-@pytest.mark.parametrize("suffix", COMPRESS)
+@suffixes
 @pytest.mark.parametrize("form", ["txt", "jsonl"])
 def test_a_bomb_is_read_in_bounded_memory(
     tmp_path: Path, suffix: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(inputs.LONGEST_LINE, TEXT, 1 << 16)
     monkeypatch.setitem(inputs.LONGEST_LINE, RECORDS, 1 << 16)
-    size = 64 << 20
+    size = 48 << 20
     path = tmp_path / f"bomb.{form}{suffix}"
     path.write_bytes(COMPRESS[suffix](bytes(size)))
     (file,) = find_files([path])
@@ -116,44 +112,23 @@ def test_a_bomb_is_read_in_bounded_memory(
     assert peak < 40 << 20
 
 
-@pytest.mark.parametrize("name", ["t.txt.gz", "t.txt.zst", "t.txt.bz2"])
-@pytest.mark.parametrize("fraction", [0.02, 0.5, 0.99])
-def test_a_truncated_file_is_refused(tmp_path: Path, name: str, fraction: float) -> None:
-    path = packed(tmp_path / name)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * fraction)])
-    with pytest.raises(UserError, match=r"damaged or cut short.*Fetch or compress it again"):
-        list(read_lines(find_files([path])[0]))
-
-
-@pytest.mark.parametrize("name", ["t.txt.gz", "t.txt.zst", "t.txt.bz2"])
-def test_a_file_that_only_claims_to_be_compressed_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"plain text after all\n")
-    with pytest.raises(UserError, match="damaged"):
-        list(read_lines(find_files([tmp_path / name])[0]))
-
-
 def test_text_without_line_breaks_is_cut_at_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inputs.LONGEST_LINE, TEXT, 100)
     data = b"word " * 1000 + b"x" * 250
     (tmp_path / "t.txt").write_bytes(data)
-    lines = list(read_lines(find_files([tmp_path / "t.txt"])[0]))
-    assert b"".join(lines) == data
-    assert max(map(len, lines)) <= 100
-    assert all(line.endswith(b" ") for line in lines[:50])
-
-
-def test_text_without_spaces_is_cut_between_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(inputs.LONGEST_LINE, TEXT, 100)
-    text = "\u4f60\u597d\U0001f600\u00e9" * 200
+    found = lines(tmp_path / "t.txt")
+    assert b"".join(found) == data
+    assert max(map(len, found)) <= 100
+    assert all(line.endswith(b" ") for line in found[:50])
+    text = "\u4f60\u597d\U0001f600\u00e9" * 200  # without spaces: between characters
     (tmp_path / "t.txt").write_text(text, "utf-8")
-    assert "".join(line.decode() for line in read_lines(find_files([tmp_path / "t.txt"])[0])) == text
+    assert "".join(line.decode() for line in lines(tmp_path / "t.txt")) == text
 
 
 def test_a_record_that_is_too_long_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inputs.LONGEST_LINE, RECORDS, 100)
     (tmp_path / "r.jsonl").write_bytes(b"{}\n" + b"x " * 200_000 + b"\n[]\n" + b"y" * 101)
-    assert list(read_lines(find_files([tmp_path / "r.jsonl"])[0])) == [b"{}\n", TOO_LONG, b"[]\n", TOO_LONG]
+    assert lines(tmp_path / "r.jsonl") == [b"{}\n", TOO_LONG, b"[]\n", TOO_LONG]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-be"])
@@ -163,7 +138,7 @@ def test_wide_text_is_refused_by_name(tmp_path: Path, name: str, encoding: str) 
     (tmp_path / name).write_bytes(f"{mark}text\nline\n".encode(encoding))
     told = encoding[:6].upper()
     with pytest.raises(UserError, match=rf"is {told} text, not UTF-8. Convert it \(iconv -f {told} -t UTF-8\)"):
-        list(read_lines(find_files([tmp_path / name])[0]))
+        lines(tmp_path / name)
 
 
 def test_every_kind_is_known_by_its_suffix(tmp_path: Path) -> None:
@@ -198,8 +173,16 @@ def test_links_folders_and_pipes_with_the_names_of_files(tmp_path: Path) -> None
     for name in ("self.txt", "gone.txt"):
         with pytest.raises(UserError, match="There is no"):
             find_files([folder / name])
-    with pytest.raises(UserError, match="is a pipe or a device, which can be read only once"):
+    with pytest.raises(UserError, match="is a pipe or a device, which can be read only once") as refused:
         find_files([folder / "pipe.txt"])
+    assert "prepare - <" in refused.value.remedy
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system has no /dev/fd")
+def test_process_substitution_gets_the_remedy() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader), os.fdopen(writer), pytest.raises(UserError, match="can be read only once"):
+        find_files([f"/dev/fd/{reader}"])
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,14 +198,6 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "scandir", closed)
     with pytest.raises(UserError, match=r"cannot be read: permission denied. Check the path."):
         find_files([tmp_path])
-
-
-def test_many_small_files_are_found_quickly(tmp_path: Path) -> None:
-    for number in range(5_000):
-        os.close(os.open(tmp_path / f"{number}.txt", os.O_CREAT | os.O_WRONLY))
-    started = time.process_time()
-    assert len(find_files([tmp_path])) == 5_000
-    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(
@@ -244,8 +219,5 @@ def test_inputs_that_cannot_be_used(tmp_path: Path, given: str, message: str) ->
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=message):
         find_files([given if given == "-" else tmp_path / given])
-
-
-def test_no_inputs_at_all() -> None:
     with pytest.raises(UserError, match="No text was given"):
         find_files([])

@@ -116,25 +116,12 @@ def test_bracket_soup_is_no_error(pieces: list[str]) -> None:
     assert visible_text(found.replace("<", " ").replace("&", " ")) is not None
 
 
-HOSTILE = [
-    "<!--",
-    "<![CDATA[",
-    "<a ",
-    "<a href='",
-    '<a b="',
-    "</",
-    "<script>",
-    "<div>",
-    "<p hidden>",
-    "<li><span hidden>",
-    "</p><p><div>",
-    "<table><p>",
-    "&#9",
-    "&",
-]
+HOSTILE = (
+    "<!--|<![CDATA[|<a |<a href='|<a b=\"|</|<script>|<div>|<p hidden>|<li><span hidden>|</p><p><div>|<table><p>|&#9|&"
+)
 
 
-@pytest.mark.parametrize("pattern", HOSTILE)
+@pytest.mark.parametrize("pattern", HOSTILE.split("|"))
 def test_time_grows_with_the_page_only(pattern: str) -> None:
     started = time.process_time()
     visible_text(pattern * 50_000)

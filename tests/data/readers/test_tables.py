@@ -26,6 +26,11 @@ def texts(
     return [document.text for document in found]
 
 
+def write_parquet(path: Path, columns: dict[str, object], **how: int) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table(columns), path, **how)
+
+
 CELL = st.text('ab",;\n\t \u4f60\u00e9', max_size=8)
 
 
@@ -66,8 +71,7 @@ def test_a_missing_column_names_those_that_are_there(tmp_path: Path, suffix: str
     if suffix == ".csv":
         path.write_text("title,content\na,b\n")
     else:
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"title": ["a"], "content": ["b"]}), path)
+        write_parquet(path, {"title": ["a"], "content": ["b"]})
     with pytest.raises(UserError, match=r"1 has no field 'contents', but: content, title. Did you mean 'content'"):
         texts(path, "contents")
     assert texts(path, "content") == ["b"]
@@ -120,13 +124,12 @@ def test_old_line_ends_and_binary_tables_are_refused(tmp_path: Path) -> None:
 
 def test_parquet_values_come_in_order_whatever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(tables, "BATCH_BYTES", 100)
     values = ["one", None, "", " two  words ", "\u4f60\u597d", "x" * 500] * 20
     wanted = [clean(value) for value in values if value]
     for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
-        table = pyarrow.table({"id": range(len(values)), "text": pyarrow.array(values).cast(kind)})
-        parquet.write_table(table, tmp_path / "t.parquet", row_group_size=50)
+        columns = {"id": range(len(values)), "text": pyarrow.array(values).cast(kind)}
+        write_parquet(tmp_path / "t.parquet", columns, row_group_size=50)
         skips, byte_counter = Skips(), ByteCounter()
         assert texts(tmp_path / "t.parquet", skips=skips, byte_counter=byte_counter) == wanted
         assert skips.counts == {"records without text": 20}
@@ -135,35 +138,26 @@ def test_parquet_values_come_in_order_whatever_they_are(tmp_path: Path, monkeypa
 
 def test_parquet_values_that_are_no_text(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     raw = pyarrow.array([b"fine"] * 20 + [b"caf\xe9"] * 2)
     text = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), raw.buffers())
-    parquet.write_table(pyarrow.table({"text": text, "number": range(22)}), tmp_path / "t.parquet")
+    times = pyarrow.array([1] * 22, pyarrow.timestamp("ns"))  # Python has no type for these
+    write_parquet(tmp_path / "t.parquet", {"text": text, "number": range(22), "time": times})
     skips = Skips()
     assert texts(tmp_path / "t.parquet", skips=skips) == ["fine"] * 20
     assert skips.counts == {"undecodable rows": 2}
     assert texts(tmp_path / "t.parquet", "number", skips) == []
-    assert skips.counts["records without text"] == 22
+    assert texts(tmp_path / "t.parquet", "time", skips) == []
+    assert skips.counts["records without text"] == 44
 
 
-@pytest.mark.parametrize("data", [b"", b"PAR1 no such thing PAR1", b"plain text"])
-def test_a_damaged_parquet_file_is_refused(tmp_path: Path, data: bytes) -> None:
-    pytest.importorskip("pyarrow")
-    (tmp_path / "t.parquet").write_bytes(data)
-    with pytest.raises(UserError, match=r"t.parquet' cannot be read as a .parquet file: .*Fetch it again"):
-        texts(tmp_path / "t.parquet")
-
-
-def test_parquet_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
-    parquet.write_table(pyarrow.table({"text": [f"some text {number}" for number in range(5000)]}), path)
-    data = bytearray(path.read_bytes())
-    data[10:4000] = b"\xff" * 3990
-    path.write_bytes(bytes(data))
-    with pytest.raises(UserError, match=r"cannot be read as a .parquet file"):
-        texts(path)
+    write_parquet(path, {"text": [f"some text {number}" for number in range(5000)]})
+    whole = path.read_bytes()
+    for data in (b"", b"PAR1 no such thing PAR1", b"plain text", whole[:10] + b"\xff" * 3990 + whole[4000:]):
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=r"t.parquet' cannot be read as a .parquet file: .*Fetch it again"):
+            texts(path)
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +167,3 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
         UserError, match=r"needs pyarrow, which is not installed. Install what is missing: pip install 'pyarrow>=18'"
     ):
         texts(tmp_path / "t.parquet")
-
-
-def test_values_that_python_has_no_type_for_are_no_text(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    times = pyarrow.array([1, None, 1], pyarrow.timestamp("ns"))
-    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": times}), tmp_path / "t.parquet")
-    skips = Skips()
-    assert texts(tmp_path / "t.parquet", skips=skips) == [] and skips.counts == {"records without text": 3}

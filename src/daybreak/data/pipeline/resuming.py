@@ -157,8 +157,7 @@ def refuse_changed(files: Iterable[InputFile]) -> None:
             continue
         try:
             if file.form == DATA_SET:  # a local folder
-                found = hub.inspect(hub.parse(file.given))
-                now = (found.bytes, found.modified)
+                now = hub.inspect(hub.parse(file.given))[:2]
             else:
                 state = file.path.stat()
                 now = (state.st_size, state.st_mtime_ns)

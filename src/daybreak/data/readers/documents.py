@@ -66,9 +66,6 @@ def choose_rule(files: Sequence[InputFile], choice: str) -> DocumentRule:
 
     Several small files are one document each. Otherwise blank lines separate documents if there are any, else each
     line is a document.
-
-    Raises:
-        UserError: ``choice`` is not in RULES.
     """
     if choice not in RULES:
         raise UserError(f"'{choice}' is not a document rule.{nearest(choice, RULES)}", f"Use {', '.join(RULES)}.")
@@ -134,9 +131,6 @@ def read_file(
     try:
         if file.form == TEXT:
             yield from _text(part, rule)
-        elif file.form in (PAGE, DUMP):
-            read = read_page if file.form == PAGE else read_dump
-            yield from (Document(text, file.given) for text in read(part))
         else:
             texts = _READERS[file.form](part, text_field)
             yield from (Document(text, file.given) for text in texts)
@@ -149,6 +143,8 @@ _READERS: dict[str, Callable[[FileRange, str], Iterator[str]]] = {
     TABLE: read_table,
     PARQUET: read_parquet,
     DATA_SET: read_data_set,
+    PAGE: lambda part, _: read_page(part),
+    DUMP: lambda part, _: read_dump(part),
 }
 
 

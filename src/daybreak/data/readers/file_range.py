@@ -105,11 +105,7 @@ class Skips:
             self.parts[name] = self.parts[name].merge(part) if name in self.parts else part
 
     def evaluate(self) -> None:
-        """Check the files that were read in parts; call once all parts are merged.
-
-        Raises:
-            UserError: a file that was read in parts has too many bad lines.
-        """
+        """Check the files that were read in parts; call once all parts are merged."""
         for bad in self.parts.values():
             bad.evaluate()
 
@@ -147,11 +143,7 @@ class FileRange:
         self.skips.add(f"{bad.kind} {bad.unit}s", bad.name, bad.unit, number, lines)
 
     def settle(self, bad: BadLines) -> None:
-        """Check the bad lines of a whole file; store those of a part until all parts are merged.
-
-        Raises:
-            UserError: the file has too many bad lines.
-        """
+        """Check the bad lines of a whole file; store those of a part until all parts are merged."""
         if self.whole:
             bad.evaluate()
         else:

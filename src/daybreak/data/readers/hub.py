@@ -1,5 +1,7 @@
 """Read data sets of the Hugging Face Hub, streamed, not stored: ``hf://owner/name[@revision][:config/split[:N]]``.
 
+Public corpora have names: ``wikipedia``, ``c4`` and ``pile-subset``, each a data set at a fixed commit.
+
 A local folder can take the place of owner/name. Only text is supported: token ids depend on the tokenizer that made
 them.
 """
@@ -39,25 +41,10 @@ class DataSet:
     """Number of records, from the first; 0 for all."""
 
 
-@dataclass(frozen=True)
-class State:
-    """Identifies the version of a data set."""
-
-    revision: str
-    """The commit on the hub; empty for a local folder."""
-    bytes: int
-    """Size of a local folder's files; 0 for the hub."""
-    modified: int
-    """Latest time of change of a local folder's files, in nanoseconds; 0 for the hub."""
-
-
 def parse(given: str) -> DataSet:
     """Parse ``hf://owner/name[@revision][:config/split]``; the default split is train.
 
     As in the datasets library, ``train[:1000]`` stands for the first 1,000 records.
-
-    Raises:
-        UserError: ``given`` has another form.
     """
     place, _, part = given.removeprefix(PREFIX).partition(":")
     name, _, revision = place.partition("@")
@@ -70,31 +57,28 @@ def parse(given: str) -> DataSet:
     return DataSet(given, name, revision, config, cut["name"] or "train", int(cut["records"] or 0))
 
 
-def inspect(wanted: DataSet) -> State:
+def inspect(wanted: DataSet) -> tuple[int, int, str]:
     """Return the current state, so that both passes over the text read the same version.
 
-    Raises:
-        UserError: there is no such data set, or the Hub cannot be reached.
+    Returns:
+        For a local folder, the size of its files and their latest time of change, in nanoseconds; for the Hub, the
+        commit. What does not apply is 0 or empty.
     """
     folder = Path(os.path.expanduser(wanted.name))
     if folder.is_dir():
         facts = [path.stat() for path in sorted(folder.rglob("*")) if path.is_file()]
-        return State("", sum(fact.st_size for fact in facts), max((fact.st_mtime_ns for fact in facts), default=0))
+        return sum(fact.st_size for fact in facts), max((fact.st_mtime_ns for fact in facts), default=0), ""
     from huggingface_hub import HfApi  # a slow import, needed only here
 
     try:
         found = HfApi().dataset_info(wanted.name, revision=wanted.revision or None)
     except Exception as error:  # the layers of the network raise many types
         raise _unreadable(wanted.given, error) from None
-    return State(str(found.sha), 0, 0)
+    return 0, 0, str(found.sha)
 
 
 def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[str, Any]]:
-    """Stream the records in their order; from columnar files only the column ``field`` is fetched, if it exists.
-
-    Raises:
-        UserError: the datasets library is not installed, or cannot read this.
-    """
+    """Stream the records in their order; from columnar files only the column ``field`` is fetched, if it exists."""
     try:
         import datasets  # an extra
     except ImportError:
@@ -126,3 +110,51 @@ def _unreadable(given: str, error: Exception) -> UserError:
         f"The data set '{given}' cannot be read: {reason(error)}.",
         f"Check its name, revision, config, split and the connection, or download it and give {PREFIX}FOLDER.",
     )
+
+
+@dataclass(frozen=True)
+class KnownCorpus:
+    title: str
+    address: str
+    """``hf://owner/name@commit:config/split``"""
+    size: str
+    licence: str
+
+
+KNOWN_CORPORA = {
+    "wikipedia": KnownCorpus(
+        "English Wikipedia of 2023-11-01",
+        "hf://wikimedia/wikipedia@b04c8d1ceb2f5cd4588862100d08de323dccfbaa:20231101.en",
+        "6.4 million articles, about 20 GB of text",
+        "CC BY-SA 3.0 and GFDL",
+    ),
+    "c4": KnownCorpus(
+        "C4, cleaned English web pages",
+        "hf://allenai/c4@1588ec454efa1a09f29cd18ddd04fe05fc8653a2:en",
+        "365 million pages, about 305 GB compressed",
+        "ODC-BY and Common Crawl's terms of use",
+    ),
+    "pile-subset": KnownCorpus(
+        "the first 8 million documents of the Pile without its copyrighted parts, after Cramming's first 8 million",
+        "hf://monology/pile-uncopyrighted@3be90335b66f24456a5d6659d9c8d208c0357119:/train[:8000000]",
+        "about 15 GB compressed",
+        "the terms of each source",
+    ),
+}
+_WITHOUT_SOURCE = {"bookcorpus": "BookCorpus", "bookcorpusopen": "BookCorpusOpen"}
+
+
+def find_corpus(given: str) -> KnownCorpus | None:
+    """Return the public corpus that ``given`` names; None for anything else, also for a file or folder of that name.
+
+    Raises:
+        UserError: ``given`` names a corpus that nobody publishes under a licence.
+    """
+    if os.path.exists(given):
+        return None
+    if given in _WITHOUT_SOURCE:
+        raise UserError(
+            f"No publisher offers {_WITHOUT_SOURCE[given]} under a licence, so '{given}' has no source.",
+            f"Give your own copy as files, or one of: {', '.join(KNOWN_CORPORA)}.",
+        )
+    return KNOWN_CORPORA.get(given)

@@ -23,7 +23,6 @@ from typing import IO
 from daybreak.core.errors import UserError
 from daybreak.core.terminal import say
 from daybreak.data.readers import hub
-from daybreak.data.readers.known_corpora import find_corpus
 from daybreak.data.readers.unpacking import CHUNK, COMPRESSIONS, unpack
 
 TEXT, RECORDS, TABLE, PARQUET = "text", "records", "table", "parquet"
@@ -117,14 +116,11 @@ def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[
             file = _spooled(stdin)
             found.setdefault((STDIN, file.revision), file)
             continue
-        if corpus := find_corpus(given):
+        if corpus := hub.find_corpus(given):
             say(f"Corpus '{given}': {corpus.title}; {corpus.size}. Licence: {corpus.licence}.")
             given = corpus.address
         if given.startswith(hub.PREFIX):
-            state = hub.inspect(hub.parse(given))
-            found.setdefault(
-                given, InputFile(Path(given), given, DATA_SET, "", state.bytes, state.modified, state.revision)
-            )
+            found.setdefault(given, InputFile(Path(given), given, DATA_SET, "", *hub.inspect(hub.parse(given))))
             continue
         try:
             usable = _resolve(given)
@@ -212,14 +208,13 @@ def read_positions(
 
     All chunks of a line that was cut have the position of the line. Reading continues beyond ``stop``, unless no line
     begins between ``start`` and ``stop``. Memory: one line of at most LONGEST_LINE.
-
-    Raises:
-        UserError: see ``read_lines``.
     """
     limit = LONGEST_LINE[file.form]
     with open_file(file, byte_counter) as stream:
         _refuse_wide(file, stream)
-        position = _next_line(stream, start, stop) if start else 0
+        position = 0
+        if start:  # the first line that begins at ``start`` or later, if one begins before ``stop``
+            position = stream.seek(start - 1) + _skip_line(stream, None if stop is None else stop - start + 1)
         if stop is not None and position >= stop:
             return
         rest, size = b"", 0  # of the line that is being read, what was not yielded, and what was
@@ -228,7 +223,7 @@ def read_positions(
             if not ended and len(line) >= limit:
                 if file.form != TEXT:
                     yield position, TOO_LONG
-                    position += len(line) + _finish_line(stream)
+                    position += len(line) + _skip_line(stream)
                     continue
                 cut = line.rfind(b" ") + 1 or _character_border(line)
                 line, rest = line[:cut], line[cut:]
@@ -238,19 +233,10 @@ def read_positions(
                 position, size = position + size, 0
 
 
-def _next_line(stream: io.BufferedReader, start: int, stop: int | None) -> int:
-    """Seek to the first line that begins at ``start`` or later; return its position, or one at or after ``stop``."""
-    position = stream.seek(start - 1)
-    while (stop is None or position < stop) and (piece := stream.readline(CHUNK)):
-        position += len(piece)
-        if piece.endswith(b"\n"):
-            break
-    return position
-
-
-def _finish_line(stream: io.BufferedReader) -> int:
+def _skip_line(stream: io.BufferedReader, most: int | None = None) -> int:
+    """Read to the end of the line, or until ``most`` bytes are read; return the number of bytes read."""
     size = 0
-    while piece := stream.readline(CHUNK):
+    while (most is None or size < most) and (piece := stream.readline(CHUNK)):
         size += len(piece)
         if piece.endswith(b"\n"):
             break
@@ -314,11 +300,7 @@ KINDS_SHOWN = 5
 
 
 def files_inside(folder: str) -> list[str]:
-    """Return the files that are not hidden, sorted by path; links to folders are not followed.
-
-    Raises:
-        OSError: a folder cannot be read.
-    """
+    """Return the files that are not hidden, sorted by path; links to folders are not followed."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -352,9 +334,6 @@ def spool_stdin(folder: Path, stream: IO[bytes] | None = None) -> Path:
     Args:
         folder: exists.
         stream: read instead of standard input.
-
-    Raises:
-        UserError: there is no standard input, or the disk is full.
     """
     source: IO[bytes] | None = stream or (sys.stdin.buffer if sys.stdin else None)
     if source is None:

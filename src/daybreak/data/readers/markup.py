@@ -68,11 +68,7 @@ _WESTERN = frozenset("ascii iso8859-1 iso8859-9".split())
 
 
 def read_page(part: FileRange) -> Iterator[str]:
-    """Yield the text of one HTML file, unless it is too large or cannot be decoded, which is counted.
-
-    Raises:
-        UserError: the file cannot be read or unpacked.
-    """
+    """Yield the text of one HTML file, unless it is too large or cannot be decoded, which is counted."""
     with open_file(part.file, part.byte_counter) as stream:
         raw = stream.read(LARGEST_PAGE + 1)
     if len(raw) > LARGEST_PAGE:

@@ -32,15 +32,15 @@ _ESCAPED = re.compile("[\udc80-\udcff]")
 
 
 class _TextField:
-    """Extracts the text field from the records of one input."""
+    """Extracts the text field from the records of one input.
 
-    def __init__(self, part: FileRange, field: str, unit: str):
+    Args:
+        checked: skip the check of the first record, for a part that is not the first of its file.
+    """
+
+    def __init__(self, part: FileRange, field: str, unit: str, checked: bool = False):
         self._name, self._field, self._unit, self._skips = part.file.name, field, unit, part.skips
-        self._seen = False
-
-    def expect_any(self) -> None:
-        """Skip the check of the first record, for a part that is not the first of its file."""
-        self._seen = True
+        self._seen = checked
 
     def check(self, names: Collection[str], number: int) -> None:
         """
@@ -76,9 +76,7 @@ def read_records(part: FileRange, field: str) -> Iterator[str]:
         UserError: too many lines are not JSON objects, or the first lacks the field.
     """
     bad = BadLines(part.file.name, "malformed", "Fix these lines, or leave the file out.")
-    texts = _TextField(part, field, "line")
-    if part.start:
-        texts.expect_any()
+    texts = _TextField(part, field, "line", checked=part.start > 0)
     for position, line in part.lines():
         if part.outside(position):
             break
@@ -100,11 +98,7 @@ def read_records(part: FileRange, field: str) -> Iterator[str]:
 
 
 def read_data_set(part: FileRange, field: str) -> Iterator[str]:
-    """Yield the texts of a data set from the Hugging Face Hub or a local folder.
-
-    Raises:
-        UserError: see ``hub.read_records``; or the first record lacks the field.
-    """
+    """Yield the texts of a data set from the Hugging Face Hub or a local folder."""
     texts = _TextField(part, field, "record")
     records = hub.read_records(hub.parse(part.file.given), part.file.revision, field)
     for number, record in enumerate(records, 1):
@@ -220,11 +214,7 @@ def _delimiter(file: InputFile, field: str) -> str:
 
 
 def row_groups(file: InputFile) -> list[int]:
-    """Return the sizes of the row groups of a .parquet file, in bytes.
-
-    Raises:
-        UserError: pyarrow is not installed, or the file is damaged.
-    """
+    """Return the sizes of the row groups of a .parquet file, in bytes."""
     footer = _open_parquet(file).metadata
     return [footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+from collections.abc import Callable
 from typing import IO, Any
 
 from daybreak.core.errors import UserError
@@ -33,72 +34,62 @@ def unpack(raw: io.RawIOBase, compression: str) -> io.BufferedReader:
     # GzipFile buffers little, in Python; a BufferedReader on top makes readline fast.
     if compression == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=packed), CHUNK)
-    return io.BufferedReader(_ZstdFile(packed) if compression == ".zst" else _Bz2File(packed), CHUNK)
+    if compression == ".bz2":
+        return io.BufferedReader(_Frames(packed, bz2.BZ2Decompressor, CHUNK, (CHUNK,), EOFError), CHUNK)
+    try:
+        import zstandard  # imported here, so that all other files need no zstandard
+    except ImportError:
+        raise UserError("A .zst file needs the package zstandard.", "pip install zstandard") from None
+    library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    return io.BufferedReader(_Frames(packed, library.decompressobj, ZSTD_FEED, (), zstandard.ZstdError), CHUNK)
 
 
-class _ZstdFile(io.RawIOBase):
-    """Decompresses all frames. The reader of zstandard does not detect a truncated file."""
+class _Frames(io.RawIOBase):
+    """Decompresses all frames.
 
-    def __init__(self, packed: IO[bytes]):
-        try:
-            import zstandard  # imported here, so that all other files need no zstandard
-        except ImportError:
-            raise UserError("A .zst file needs the package zstandard.", "pip install zstandard") from None
-        self._packed = packed
-        self._damaged = zstandard.ZstdError
-        self._library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    bz2.BZ2File treats a damaged later frame as the end of the file, and the reader of zstandard does not detect a
+    truncated file.
+
+    Args:
+        new_frame: returns a decompressor of one frame.
+        feed: bytes given to it at a time.
+        limit: its second argument, the maximum number of bytes that it returns; empty if it takes none.
+        damaged: what it raises on damaged data.
+    """
+
+    def __init__(
+        self,
+        packed: IO[bytes],
+        new_frame: Callable[[], Any],
+        feed: int,
+        limit: tuple[int, ...],
+        damaged: type[Exception],
+    ):
+        self._packed, self._new_frame, self._feed, self._limit = packed, new_frame, feed, limit
+        self._damaged = damaged
         self._frame: Any = None
-        self._input = self._output = memoryview(b"")
+        self._input, self._output = b"", memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
         while not self._output:
-            self._input = self._input or memoryview(self._packed.read(ZSTD_FEED))
-            if not self._input:
-                if self._frame is not None:
-                    raise EOFError
-                return 0
-            self._frame = self._frame or self._library.decompressobj()
+            if self._frame is None or getattr(self._frame, "needs_input", True):
+                self._input = self._input or self._packed.read(self._feed)
+                if not self._input:
+                    if self._frame is not None:
+                        raise EOFError
+                    return 0
+                self._frame = self._frame or self._new_frame()
             try:
-                self._output = memoryview(self._frame.decompress(self._input))
+                self._output = memoryview(self._frame.decompress(self._input, *self._limit))
             except self._damaged:
                 raise EOFError from None
-            self._input = memoryview(self._frame.unused_data if self._frame.eof else b"")
+            self._input = self._frame.unused_data if self._frame.eof else b""
             if self._frame.eof:
                 self._frame = None
         count = min(len(buffer), len(self._output))
         buffer[:count] = self._output[:count]
         self._output = self._output[count:]
         return count
-
-
-class _Bz2File(io.RawIOBase):
-    """Decompresses all streams. bz2.BZ2File treats a damaged later stream as the end of the file."""
-
-    def __init__(self, packed: IO[bytes]):
-        self._packed = packed
-        self._stream: bz2.BZ2Decompressor | None = None
-        self._left = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
-        while True:
-            fed = b""
-            if self._stream is None or self._stream.needs_input:
-                fed = self._left or self._packed.read(CHUNK)
-                self._left = b""
-                if not fed:
-                    if self._stream is not None:
-                        raise EOFError
-                    return 0
-                self._stream = self._stream or bz2.BZ2Decompressor()
-            data = self._stream.decompress(fed, len(buffer))
-            if self._stream.eof:
-                self._left, self._stream = self._stream.unused_data, None
-            if data:
-                buffer[: len(data)] = data
-                return len(data)

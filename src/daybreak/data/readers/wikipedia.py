@@ -12,7 +12,7 @@ from __future__ import annotations
 import xml.parsers.expat as expat
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from daybreak.core.errors import UserError, reason
 from daybreak.data.readers.cleaning import clean
@@ -37,7 +37,7 @@ class _Page:
     number: int
     namespace: str = ""
     redirect: bool = False
-    text: list[str] = field(default_factory=list)
+    text: str = ""
     size: int = 0
 
 
@@ -49,11 +49,12 @@ class _Dump:
         self.pages: deque[_Page] = deque()
         self.hidden = {"file", "image", "category", "media"}
         """Names of the namespaces whose links are removed; the dump adds those of its language."""
-        self.count = 0
         self._depth = 0
-        self._page: _Page | None = None
-        self._element = ""
-        self._name: list[str] = []
+        self._page = _Page(0)
+        self._key = ""
+        self._content: list[str] = []
+        """Text of the innermost element, up to LARGEST_ARTICLE."""
+        self._size = 0
         self.parser = expat.ParserCreate()
         self.parser.buffer_text = True
         self.parser.StartDoctypeDeclHandler = self._doctype
@@ -68,40 +69,29 @@ class _Dump:
         self._depth += 1
         if (self._depth == 1 and name != "mediawiki") or self._depth > DEEPEST:
             raise UserError(f"'{self._file.name}' is not a MediaWiki dump.", "Leave it out, or convert it to text.")
-        self._element = name
+        self._content, self._size, self._key = [], 0, attributes.get("key", "")
         if name == "page":
-            self.count += 1
-            self._page = _Page(self.count)
-        elif self._page is not None:
-            if name == "redirect":
-                self._page.redirect = True
-            elif name == "text":  # the last of several revisions is used
-                self._page.text.clear()
-                self._page.size = 0
-        elif name == "namespace" and attributes.get("key") in (FILES, CATEGORIES):
-            self._name = [""]
+            self._page = _Page(self._page.number + 1)
+        elif name == "redirect":
+            self._page.redirect = True
 
     def _end(self, name: str) -> None:
         self._depth -= 1
-        self._element = ""
-        if name == "page" and self._page is not None:
+        content = "".join(self._content)
+        if name == "ns":
+            self._page.namespace = content.strip()
+        elif name == "text":  # the last of several revisions is used
+            self._page.text, self._page.size = content, self._size
+        elif name == "page":
             self.pages.append(self._page)
-            self._page = None
-        elif name == "namespace" and self._name:
-            self.hidden.add("".join(self._name).strip().lower())
-            self._name = []
+        elif name == "namespace" and self._key in (FILES, CATEGORIES):
+            self.hidden.add(content.strip().lower())
+        self._content = []
 
     def _characters(self, text: str) -> None:
-        if self._name and self._element == "namespace":
-            self._name.append(text[:100])
-        elif self._page is None:
-            return
-        elif self._element == "ns":
-            self._page.namespace = (self._page.namespace + text.strip())[:20]
-        elif self._element == "text":
-            self._page.size += len(text)
-            if self._page.size <= LARGEST_ARTICLE:
-                self._page.text.append(text)
+        self._size += len(text)
+        if self._size <= LARGEST_ARTICLE:
+            self._content.append(text)
 
 
 def read_dump(part: FileRange) -> Iterator[str]:
@@ -131,16 +121,15 @@ def read_dump(part: FileRange) -> Iterator[str]:
 
 
 def _article(page: _Page, hidden: set[str], part: FileRange) -> str:
-    text = "".join(page.text)
     if page.namespace not in ("", ARTICLES):
         why = "pages that are no articles"
     elif page.redirect:
         why = "redirects"
     elif page.size > LARGEST_ARTICLE:
         why = f"articles over {LARGEST_ARTICLE >> 20} MiB"
-    elif is_disambiguation(text):
+    elif is_disambiguation(page.text):
         why = "disambiguation pages"
     else:
-        return clean("\n".join(passages(text, hidden)))
+        return clean("\n".join(passages(page.text, hidden)))
     part.skips.add(why, part.file.name, "page", page.number)
     return ""
