@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pickle
-
 import pytest
 
 from daybreak.core.errors import UserError
@@ -40,8 +38,6 @@ def test_the_share_is_what_lies_around_the_phrases() -> None:
     assert boilerplate_fraction("") == 0
 
 
-def test_it_is_plain_data() -> None:
-    step = BookLicence(most=0.9)
-    assert pickle.loads(pickle.dumps(step)) == step
+def test_a_fraction_that_is_none_is_refused() -> None:
     with pytest.raises(UserError, match="is not possible"):
         BookLicence(most=1.5)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 import random
 import sys
 from collections.abc import Callable
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 from small_texts import small_text
 
 from daybreak.core.errors import UserError
-from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.filters import quality_filters
-from daybreak.data.filters.filter import Context, Filter
+from daybreak.data.filters.filter import Context
 from daybreak.data.filters.quality_filters import (
     C4Quality,
     FineWebQuality,
@@ -125,13 +123,6 @@ def test_limits_can_be_moved() -> None:
     twice = "\n".join(line for line in lines.split("\n") for _ in range(2))
     assert GopherRepetition().open(Context())(twice) == "dup_line_frac"
     assert GopherRepetition(lines=0.6).open(Context())(twice) == "dup_line_char_frac"
-
-
-def test_filters_are_plain_data() -> None:
-    for step in FILTERS:
-        assert pickle.loads(pickle.dumps(step)) == step
-        assert from_dict(Filter, to_dict(step)) == step
-        assert step.why() and step.passes == 0
 
 
 def test_the_library_is_named_when_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

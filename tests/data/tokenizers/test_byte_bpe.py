@@ -24,7 +24,6 @@ from daybreak.data.tokenizers.byte_bpe import (
     trained_merges,
 )
 from daybreak.data.tokenizers.tokenizer import (
-    MANY_DOCUMENTS,
     MASK,
     SPECIAL_TOKENS,
     UNK,
@@ -32,6 +31,7 @@ from daybreak.data.tokenizers.tokenizer import (
     continuation_table,
     load_tokenizer,
 )
+from daybreak.data.tokenizers.tokenizer_making import MANY_DOCUMENTS
 from daybreak.schemas.run import SpecialIds
 
 
@@ -96,12 +96,9 @@ def test_a_name_in_one_private_document_is_no_piece(texts: list[str]) -> None:
 def test_what_kept_pieces_need_stays_and_nothing_else() -> None:
     vocabulary = {piece: id for id, piece in enumerate([*SPECIAL_TOKENS, "a", "b", "c", "d", "ab", "abc", "cd", "bc"])}
     merges = [("a", "b"), ("ab", "c"), ("c", "d"), ("b", "c"), ("a", "bc")]
-    uses = np.zeros(len(vocabulary), np.int64)
-    uses[vocabulary["abc"]] = 2
-    uses[vocabulary["cd"]] = 1
-    kept = kept_tokens(vocabulary, merges, uses, several=2)
-    assert kept == [*SPECIAL_TOKENS, "a", "b", "c", "d", "ab", "abc", "bc"]
-    assert kept_tokens(vocabulary, merges, uses, several=0) == list(vocabulary)
+    common = np.arange(len(vocabulary)) == vocabulary["abc"]
+    assert kept_tokens(vocabulary, merges, common) == [*SPECIAL_TOKENS, "a", "b", "c", "d", "ab", "abc", "bc"]
+    assert kept_tokens(vocabulary, merges, common | True) == list(vocabulary)
 
 
 def test_auto_tokenizer_loads_it_and_decodes_to_the_text(texts: list[str], tmp_path: Path) -> None:

@@ -8,20 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from language_texts import language_texts
 from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import to_dict
 from daybreak.core.special_tokens import special_ids
-from daybreak.data.readers.cleaning import clean
-from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import (
     CLS,
-    MANY_DOCUMENTS,
     MASK,
     PAD,
     SEP,
@@ -34,6 +29,7 @@ from daybreak.data.tokenizers.tokenizer import (
     save_tokenizer,
     tokenizer_fingerprint,
 )
+from daybreak.data.tokenizers.tokenizer_making import MANY_DOCUMENTS
 from daybreak.schemas.run import SpecialIds
 
 TRAIN = """
@@ -80,15 +76,15 @@ def test_training_gives_the_same_bytes_in_any_process_order_and_number_of_thread
     texts = [text.replace(",", ",?!").replace("'", "''") for text in texts] + language_texts("finnish", 60, seed=5)
     save_tokenizer(config.train(texts), tmp_path / "here")
     running = []
-    for trial in range(4):
+    for trial in range(2):
         shuffled = random.Random(trial).sample(texts, len(texts))
         (tmp_path / f"{trial}.json").write_text(json.dumps([shuffled, to_dict(config)]))
-        environment = os.environ | {"RAYON_NUM_THREADS": str(1 + trial), "PYTHONHASHSEED": str(trial)}
+        environment = os.environ | {"RAYON_NUM_THREADS": str(1 + 2 * trial), "PYTHONHASHSEED": str(trial)}
         arguments = [str(tmp_path / f"{trial}.json"), str(tmp_path / f"t{trial}")]
         environment["TOKENIZERS_PARALLELISM"] = "true"
         running.append(subprocess.Popen([sys.executable, "-c", TRAIN, *arguments], env=environment))
-    assert [process.wait() for process in running] == [0] * 4
-    fingerprints = {tokenizer_fingerprint(tmp_path / name) for name in ("here", "t0", "t1", "t2", "t3")}
+    assert [process.wait() for process in running] == [0] * 2
+    fingerprints = {tokenizer_fingerprint(tmp_path / name) for name in ("here", "t0", "t1")}
     assert len(fingerprints) == 1
 
 
@@ -102,11 +98,6 @@ def test_the_vocabulary_is_as_large_as_asked_and_starts_with_the_special_tokens(
 def test_a_small_text_gives_fewer_pieces() -> None:
     found = WordPiece(vocabulary=5000).train(["a few words", "a few more words"]).get_vocab_size()
     assert 20 < found < 60
-
-
-def test_a_vocabulary_without_room_for_an_alphabet_is_refused() -> None:
-    with pytest.raises(UserError, match=r"cannot contain an alphabet. Use 300 or more"):
-        WordPiece(vocabulary=100).train(["text"])
 
 
 def test_pieces_need_several_documents(texts: list[str]) -> None:
@@ -145,15 +136,6 @@ def test_it_is_the_scheme_of_bert(tokenizer: Tokenizer, texts: list[str], tmp_pa
         assert tokenizer.encode(text).ids == theirs(text).input_ids
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.text(st.sampled_from("abe \n.-\u00e9\u6f22")), st.integers(1, 12))
-def test_cutting_at_whitespace_changes_no_ids(tokenizer: Tokenizer, text: str, size: int) -> None:
-    pieces = list(cut_at_whitespace(clean(text), size))
-    assert "".join(pieces) == clean(text)
-    ids = [id for piece in pieces for id in tokenizer.encode(piece, add_special_tokens=False).ids]
-    assert ids == tokenizer.encode(clean(text), add_special_tokens=False).ids
-
-
 def test_auto_tokenizer_loads_it(tokenizer: Tokenizer, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -190,15 +172,8 @@ def test_the_normalizer_of_cramming(texts: list[str]) -> None:
     assert all(piece.isascii() for piece in tokenizer.get_vocab())
     cased = WordPiece(vocabulary=900, normalizer="cramming", cased=True).train(texts)
     assert cased.normalizer.normalize_str("''Caf\u00e9   \ufb01ne") == '"Caf fine'  # NFKC, so accents go as non-ASCII
-    assert [token for token, _ in tokenizer.pre_tokenizer.pre_tokenize_str("so... it's")] == [
-        "so",
-        ".",
-        ".",
-        ".",
-        "it",
-        "'",
-        "s",
-    ]
+    words = [token for token, _ in tokenizer.pre_tokenizer.pre_tokenize_str("so... it's")]
+    assert words == ["so", ".", ".", ".", "it", "'", "s"]
 
 
 def test_runs_of_punctuation_are_one_word(texts: list[str]) -> None:
@@ -210,17 +185,17 @@ def test_runs_of_punctuation_are_one_word(texts: list[str]) -> None:
 
 
 def test_settings_that_do_not_exist() -> None:
-    with pytest.raises(
-        UserError, match=r"'crammed' is not a normalizer. Did you mean 'cramming'\? Use bert or cramming"
-    ):
+    with pytest.raises(UserError, match=r"'crammed' is not a normalizer. Did you mean 'cramming'\?"):
         WordPiece(normalizer="crammed")
     with pytest.raises(UserError, match=r"'run' is not a punctuation"):
         WordPiece(punctuation="run")
+    with pytest.raises(UserError, match=r"cannot contain an alphabet. Use 300 or more"):
+        WordPiece(vocabulary=100).train(["text"])
 
 
-def test_an_uncased_tokenizer_says_so(texts: list[str], tmp_path: Path) -> None:
+def test_an_uncased_tokenizer_says_so(tmp_path: Path) -> None:
     for name, cased in (("bert", False), ("cramming", False), ("cramming", True)):
-        WordPiece(vocabulary=900, normalizer=name, cased=cased).make(texts, tmp_path)
+        WordPiece(vocabulary=900, normalizer=name, cased=cased).make(["a few words"] * 3, tmp_path)
         assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] == (not cased)
 
 

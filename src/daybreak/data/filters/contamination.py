@@ -25,13 +25,14 @@ from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 from daybreak.data.filters.words import bare_words
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import COMPRESSIONS, RECORDS, TEXT, InputFile, read_lines
+from daybreak.data.readers.text_pieces import LONGEST_PIECE, cut_at_whitespace
 
 RUN, SHORTEST = 13, 8
 """Number of consecutive words that must be equal, and minimum number of words of an item."""
 REASON = "text of an evaluation"
 PIECE = 1 << 17
-"""Number of characters searched at once; a longer document is split into pieces, at whitespace if there is any."""
-MOST_WORDS = PIECE + RUN
+"""Number of characters searched at once, as long as a document has whitespace at which it can be split."""
+MOST_WORDS = LONGEST_PIECE + RUN
 _BASE = 0x9E3779B97F4A7C15
 """Odd, so that it has an inverse modulo 2**64."""
 _SPARE_BITS = 4
@@ -168,7 +169,7 @@ class EvaluationTexts:
         """Return (number of the evaluation, number of the item in it) for every item that ``text`` contains."""
         found: set[int] = set()
         key, carried = self._keys.get, np.zeros(0, np.uint64)
-        for piece in _pieces(text):
+        for piece in cut_at_whitespace(text, PIECE):
             # A word of no evaluation gets key 0, and no run with it is in a table.
             own = [key(word, 0) for word in bare_words(piece)]
             keys = np.concatenate([carried, np.fromiter(own, np.uint64, len(own))])
@@ -185,17 +186,6 @@ class EvaluationTexts:
                         found.add(item)
             carried = keys[max(0, len(keys) - RUN + 1) :]
         return {self._places[item] for item in found}
-
-
-def _pieces(text: str) -> Iterator[str]:
-    start = 0
-    while len(text) - start > PIECE:
-        end = start + PIECE
-        cut = max(text.rfind(" ", end - PIECE // 2, end), text.rfind("\n", end - PIECE // 2, end))
-        end = cut if cut > 0 else end
-        yield text[start:end]
-        start = end
-    yield text[start:]
 
 
 def _items(given: str) -> Iterator[str]:
@@ -252,11 +242,7 @@ class EvaluationText(DocumentFilter):
         return f"evaluation text in the corpus: runs of {RUN} words (Brown et al. 2020, appendix C)"
 
     def index(self) -> EvaluationTexts:
-        """Read the evaluation texts.
-
-        Raises:
-            UserError: as ``EvaluationTexts.read``.
-        """
+        """Read the evaluation texts."""
         return EvaluationTexts.read(self.paths)
 
     def open(self, context: Context) -> FilterFunction:

@@ -65,11 +65,7 @@ def _loaded(path: Path, changed: int) -> _Model:
 
 
 def open_identifier(model: str) -> Callable[[str], str]:
-    """Load ``model``; return a function from a text to its most likely language, as named by the model.
-
-    Raises:
-        UserError: the model or its library is missing.
-    """
+    """Load ``model``; return a function from a text to its most likely language, as named by the model."""
     loaded = _load(model)
 
     def identify(text: str) -> str:

@@ -59,11 +59,7 @@ class NearDuplicates(Filter):
 
 
 def _config() -> MinhashConfig:
-    """Return the settings for datatrove, and disable its log.
-
-    Raises:
-        UserError: datatrove is not installed.
-    """
+    """Return the settings for datatrove, and disable its log."""
     try:
         from datatrove.pipeline.dedup.minhash import MinhashConfig  # an extra
         from loguru import logger  # datatrove's
@@ -99,9 +95,6 @@ def write_signatures(documents: Iterable[tuple[int, str]], folder: Path, part: i
         documents: (number, text) pairs; a number is unique over all parts.
         folder: the same for all parts; created if missing. Existing content must come from the same text.
         part: 0-based number of the part.
-
-    Raises:
-        UserError: datatrove is not installed.
     """
     done = folder / "numbers" / f"{part:05d}.npy"
     if done.exists():
@@ -142,9 +135,6 @@ def match_bucket(folder: Path, bucket: int) -> None:
     """Find the pairs of documents that match in ``bucket``, a number below BUCKETS, unless that is done.
 
     All parts must be hashed. Buckets can be matched in parallel.
-
-    Raises:
-        UserError: datatrove is not installed.
     """
     name = f"{bucket:05d}_00.dups"
     if (folder / "pairs" / name).exists():

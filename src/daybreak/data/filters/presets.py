@@ -45,11 +45,7 @@ PRESETS: Mapping[str, tuple[Filter, ...]] = MappingProxyType(
 
 
 def preset_filters(preset: str, language: Language | None = None) -> tuple[Filter, ...]:
-    """Return the filters of ``preset``, preceded by ``language`` if given.
-
-    Raises:
-        UserError: unknown preset.
-    """
+    """Return the filters of ``preset``, preceded by ``language`` if given."""
     if preset not in PRESETS:
         raise UserError(f"'{preset}' is not a preset.{nearest(preset, PRESETS)}", f"Use {', '.join(PRESETS)}.")
     return (*([language] if language else []), *PRESETS[preset])

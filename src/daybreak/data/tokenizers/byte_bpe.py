@@ -11,12 +11,10 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from daybreak.data.tokenizers.tokenizer_making import (
-    MANY_DOCUMENTS,
-    SEVERAL_DOCUMENTS,
     SPECIAL_TOKENS,
     SURPLUS,
     TrainedTokenizer,
-    document_counts,
+    common_ids,
     training_chunks,
 )
 
@@ -92,10 +90,7 @@ class ByteBPE(TrainedTokenizer):
         blank.train_from_iterator(training_chunks(texts), trainer)
         surplus = blank.get_vocab(with_added_tokens=False)
         merges = trained_merges(blank)
-        trained = self._assemble(surplus, merges)
-        uses, documents = document_counts(texts, trained)
-        several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
-        kept = kept_tokens(surplus, merges, uses, several)
+        kept = kept_tokens(surplus, merges, common_ids(texts, self._assemble(surplus, merges)))
         return [self._cut(kept[:size], merges) for size in sizes]
 
     def _cut(self, tokens: list[str], merges: list[Merge]) -> Tokenizer:
@@ -133,8 +128,8 @@ def trained_merges(tokenizer: Tokenizer) -> list[Merge]:
     return [(a, b) for a, b in json.loads(tokenizer.to_str())["model"]["merges"]]
 
 
-def kept_tokens(vocabulary: dict[str, int], merges: list[Merge], uses: np.ndarray, several: int) -> list[str]:
-    """Return the tokens used in ``several`` documents and the tokens these are merged from, in vocabulary order.
+def kept_tokens(vocabulary: dict[str, int], merges: list[Merge], common: np.ndarray) -> list[str]:
+    """Return the tokens whose ids are ``common`` and the tokens these are merged from, in vocabulary order.
 
     A token needs both parts of each merge that produces it, and their parts in turn. They are substrings of it and
     therefore occur in as many documents. No other token of two or more bytes is kept.
@@ -143,7 +138,7 @@ def kept_tokens(vocabulary: dict[str, int], merges: list[Merge], uses: np.ndarra
     for a, b in merges:
         parts.setdefault(a + b, set()).update((a, b))
     kept = {token for token in vocabulary if len(token) == 1 or token in SPECIAL_TOKENS}
-    waiting = [token for token, id in vocabulary.items() if uses[id] >= several]
+    waiting = [token for token, id in vocabulary.items() if common[id]]
     while waiting:
         token = waiting.pop()
         if token not in kept:

@@ -13,30 +13,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import decoders as token_decoders
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.data.tokenizers.byte_bpe import SPACE, continues_word
 from daybreak.data.tokenizers.tokenizer_making import (
-    MANY_DOCUMENTS,
-    SEVERAL_DOCUMENTS,
     SPECIAL_TOKENS,
     SURPLUS,
     Alphabet,
     TrainedTokenizer,
     alphabet_of,
-    document_counts,
+    common_ids,
     training_chunks,
 )
 from daybreak.data.tokenizers.tokenizer_making import TokenizerConfig as TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_making import save_tokenizer as save_tokenizer
-from daybreak.data.tokenizers.word_cutting import UNSPACED, UNSPACED_FRACTION, cramming_normalizer, word_cutter
 
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
 NORMALIZERS = ("bert", "cramming")
 PUNCTUATION = ("single", "runs")
+# Thai with Lao, Tibetan, Burmese, Khmer: blocks of scripts without spaces whose characters are not split either.
+_UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
+UNSPACED = frozenset(map(chr, (*range(0x0E00, 0x10A0), *range(0x1780, 0x1800))))
+UNSPACED_FRACTION = 0.01
+"""Minimum fraction of such characters in a text of such a script."""
 
 FILES = (
     "tokenizer.json",
@@ -99,6 +101,30 @@ class WordPiece(TrainedTokenizer):
         return assemble(vocabulary, normalizer, word_cutter(runs=self.punctuation == "runs", unspaced=unspaced))
 
 
+def cramming_normalizer(cased: bool) -> normalizers.Normalizer:
+    """Return the normalizer of Cramming (with NFKC if accents are kept)."""
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    fold = [normalizers.NFKC()] if cased else [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
+    ascii_only = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"[^\x00-\x7F]+"), "")]
+    return normalizers.Sequence([*quotes, *fold, *ascii_only])
+
+
+def word_cutter(*, runs: bool, unspaced: bool) -> pre_tokenizers.PreTokenizer:
+    """Return a pre-tokenizer that splits at whitespace and punctuation, as BERT does.
+
+    Args:
+        runs: consecutive marks are one word (Cramming's expression \\w+|[^\\w\\s]+).
+        unspaced: words of Thai, Lao, Tibetan, Burmese and Khmer, which are whole phrases, are split after 32 letters
+            with their signs, because BERT treats a word of more than 100 characters as unknown.
+    """
+    cutter = pre_tokenizers.Whitespace() if runs else pre_tokenizers.BertPreTokenizer()
+    if not unspaced:
+        return cutter
+    return pre_tokenizers.Sequence(
+        [cutter, pre_tokenizers.Split(Regex(rf"(?:[{_UNSPACED}]\p{{M}}{{0,2}}){{1,32}}"), "isolated")]
+    )
+
+
 def _learn(assemble: _Assemble, texts: Iterable[str], characters: Alphabet, size: int) -> list[str]:
     """Return more than ``size`` tokens in order: special tokens, characters, then merges."""
     alphabet, continuations = characters.fitted(size)
@@ -133,10 +159,9 @@ def _cut(
         return fitted[token != body and len(body) == 1].issuperset(body) or token in SPECIAL_TOKENS
 
     surplus = {token: id for id, token in enumerate(list(filter(fits, tokens))[: size + int(SURPLUS * size)])}
-    uses, documents = document_counts(texts, assemble(surplus))
-    several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
+    common = common_ids(texts, assemble(surplus))
     # Required tokens come first in this order, so the rarest merges are dropped.
-    kept = [token for token, id in surplus.items() if single(token) or uses[id] >= several]
+    kept = [token for token, id in surplus.items() if single(token) or common[id]]
     return {token: id for id, token in enumerate(kept[:size])}
 
 
@@ -158,11 +183,7 @@ def assemble(
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load ``folder/tokenizer.json`` with any special ids, without padding and truncation.
-
-    Raises:
-        UserError: the file is missing or is not a tokenizer.
-    """
+    """Load ``folder/tokenizer.json`` with any special ids, without padding and truncation."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise UserError(f"There is no tokenizer.json in '{folder}'.", "Check the path, or prepare the data again.")
@@ -200,11 +221,7 @@ def overlap(one: Tokenizer, other: Tokenizer) -> float:
 
 
 def tokenizer_fingerprint(folder: Path) -> str:
-    """Return blake2b (8 bytes, hex) of ``folder/tokenizer.json``.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Return blake2b (8 bytes, hex) of ``folder/tokenizer.json``."""
     try:
         return hashlib.blake2b((folder / "tokenizer.json").read_bytes(), digest_size=8).hexdigest()
     except OSError:

@@ -60,11 +60,7 @@ class Existing(TokenizerConfig):
         return {"kind": "Existing"} | {name: hashlib.blake2b(data, digest_size=8).hexdigest() for name, data in found}
 
     def load(self) -> Tokenizer:
-        """Return the tokenizer without writing files.
-
-        Raises:
-            UserError: see ``make``.
-        """
+        """Return the tokenizer without writing files."""
         source = self._source()
         return load_tokenizer(source) if (source / "tokenizer.json").is_file() else bert_tokenizer(source)
 
@@ -80,11 +76,7 @@ class Existing(TokenizerConfig):
 
 
 def bert_tokenizer(folder: Path) -> Tokenizer:
-    """Build BERT's tokenizer from ``folder/vocab.txt``, one token per line; uncased unless configured otherwise.
-
-    Raises:
-        UserError: vocab.txt cannot be read or lacks a special token.
-    """
+    """Build BERT's tokenizer from ``folder/vocab.txt``, one token per line; uncased unless configured otherwise."""
     path = folder / "vocab.txt"
     try:
         # Not splitlines, because a token may be a character such as U+2028, which it treats as a line break.

@@ -1,4 +1,4 @@
-"""Common parts of tokenizer training: configuration, special tokens, alphabets, counts and saving."""
+"""Common parts of tokenizer training: configuration, special tokens, alphabets, frequencies and saving."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def training_chunks(texts: Iterable[str]) -> Iterator[str]:
             yield _LONG_WORD.sub(r"\g<0> ", piece) if _LONG_WORD.search(piece) else piece
 
 
-def document_counts(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
-    """Return int64[ids], the number of texts that use each id, and the number of texts."""
+def common_ids(texts: Iterable[str], tokenizer: Tokenizer) -> np.ndarray:
+    """Return bool[ids]: whether enough texts use an id, which is SEVERAL_DOCUMENTS of MANY_DOCUMENTS or more."""
     counts = np.zeros(tokenizer.get_vocab_size(), np.int64)
     documents = 0
     source = iter(texts)
@@ -48,7 +48,7 @@ def document_counts(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndar
         for own in pieces:
             counts[list({id for _ in own for id in next(encoded).ids})] += 1
         documents += len(batch)
-    return counts, documents
+    return counts >= SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else np.ones(len(counts), bool)
 
 
 def alphabet_limit(vocabulary: int) -> int:
@@ -170,20 +170,13 @@ class TrainedTokenizer(TokenizerConfig):
         return tokenizer
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Train on ``texts``, which are read twice; an iterator is stored in memory.
-
-        Raises:
-            UserError: the vocabulary is too small.
-        """
+        """Train on ``texts``, which are read twice; an iterator is stored in memory."""
         return self.train_sizes(texts, (self.vocabulary,))[0]
 
     def train_sizes(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
         """Train once, at the largest of ``sizes``, and derive the smaller vocabularies from it.
 
         The largest equals the result of ``train``.
-
-        Raises:
-            UserError: a vocabulary is too small.
         """
         if min(sizes) < SMALLEST_VOCABULARY:
             raise UserError(
