@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import functools
 import string
+import unicodedata
 from collections import Counter
 
 import numpy as np
 
 OTHER = "Other"
 BLOCK_CHARACTERS = 1 << 20
-RANGES = (
-    ("Latin", "41-5A 61-7A AA BA C0-24F 250-2B8 1D00-1D25 1D2C-1DBE 1E00-1EFF 2071 207F 2090-209C 212A-212B 2C60-2C7F"),
-    ("Latin", "A722-A7FF AB30-AB64 FB00-FB06 FF21-FF3A FF41-FF5A"),
-    ("Greek", "370-3E1 3F0-3FF 1F00-1FFF 2126"),
-    ("Cyrillic", "400-52F 1C80-1C8A 1D2B 2DE0-2DFF A640-A69F"),
-    ("Armenian", "531-58F FB13-FB17"),
-    ("Hebrew", "591-5F4 FB1D-FB4F"),
-    ("Arabic", "600-6FF 750-77F 870-8FF FB50-FDFF FE70-FEFC"),
-    ("Devanagari", "900-963 966-97F A8E0-A8FF"),
-    ("Bengali", "980-9FF"),
-    ("Gurmukhi", "A00-A7F"),
-    ("Gujarati", "A80-AFF"),
-    ("Odia", "B00-B7F"),
-    ("Tamil", "B80-BFF"),
-    ("Telugu", "C00-C7F"),
-    ("Kannada", "C80-CFF"),
-    ("Malayalam", "D00-D7F"),
-    ("Sinhala", "D80-DFF"),
-    ("Thai", "E00-E7F"),
-    ("Lao", "E80-EFF"),
-    ("Tibetan", "F00-FFF"),
-    ("Burmese", "1000-109F A9E0-A9FF AA60-AA7F"),
-    ("Georgian", "10A0-10FF 1C90-1CBF 2D00-2D2F"),
-    ("Ethiopic", "1200-139F 2D80-2DDF AB01-AB2F"),
-    ("Khmer", "1780-17FF"),
-    ("Mongolian", "1800-18AF"),
-    ("Hangul", "1100-11FF 3131-318F A960-A97F AC00-D7FF FFA0-FFDC"),
-    ("Hiragana", "3041-3096 309D-309F"),
-    ("Katakana", "30A1-30FA 30FC-30FF 31F0-31FF FF66-FF9D"),
-    ("Han", "3005-3007 3400-4DBF 4E00-9FFF F900-FAFF 20000-323AF"),
+NAMES = ("", OTHER) + tuple(
+    """Latin Greek Cyrillic Armenian Hebrew Arabic Devanagari Bengali Gurmukhi Gujarati Odia Tamil Telugu Kannada
+    Malayalam Sinhala Thai Lao Tibetan Burmese Georgian Ethiopic Khmer Mongolian Hangul Hiragana Katakana Han""".split()
 )
-"""Name and hexadecimal ranges of code points, ends included, of the scripts of larger languages (Unicode's blocks)."""
-NAMES = ("", OTHER, *dict.fromkeys(name for name, _ in RANGES))
+"""The scripts of larger languages."""
+_SPELLINGS = {"CJK": "Han", "IDEOGRAPHIC": "Han", "ORIYA": "Odia", "MYANMAR": "Burmese"}
+_SPELLINGS |= dict.fromkeys(("MODIFIER", "FEMININE", "MASCULINE", "KELVIN", "ANGSTROM"), "Latin")
+"""First words of Unicode's names of letters that are not the name of a script."""
+_LAST_LETTER = 0x323FF
 
 FOLDED_WRONGLY = {"Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Odia", "Tamil", "Telugu", "Kannada", "Malayalam"}
 FOLDED_WRONGLY |= {"Sinhala", "Thai", "Lao", "Tibetan", "Burmese", "Khmer", "Hangul", "Hiragana", "Katakana"}
@@ -53,13 +30,12 @@ FOLDED_WRONGLY |= {"Sinhala", "Thai", "Lao", "Tibetan", "Burmese", "Khmer", "Han
 def _table() -> np.ndarray:
     """Return uint8[code points]: the index in NAMES of each letter's script; 0 for other characters."""
     table = np.zeros(0x110000, np.uint8)
-    letters = np.fromiter(map(str.isalpha, map(chr, range(0x32400))), bool)
-    table[: len(letters)][letters] = NAMES.index(OTHER)
-    for name, ranges in RANGES:
-        for part in ranges.split():
-            first, _, last = part.partition("-")
-            inside = slice(int(first, 16), int(last or first, 16) + 1)
-            table[inside][table[inside] > 0] = NAMES.index(name)
+    for code, letter in enumerate(map(chr, range(_LAST_LETTER + 1))):
+        if letter.isalpha():
+            name = unicodedata.name(letter, OTHER).removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
+            first = name.partition(" ")[0].partition("-")[0]
+            script = _SPELLINGS.get(first, first.title())
+            table[code] = NAMES.index(script if script in NAMES else OTHER)
     return table
 
 
