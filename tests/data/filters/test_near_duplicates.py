@@ -15,9 +15,7 @@ from daybreak.data.filters.near_duplicates import BUCKETS, HASHES, match_bucket,
 pytest.importorskip("datatrove")
 pytest.importorskip("xxhash")
 
-WORDS = [
-    f"{first}{last}" for first in "ba ke mi no tu ra li se fo".split() for last in "lon sat net dim mul tap".split()
-]
+WORDS = [f"{a}{b}" for a in "ba ke mi no tu ra li se fo".split() for b in "lon sat net dim mul tap".split()]
 
 
 def prose(rng: random.Random, words: int) -> list[str]:
@@ -52,8 +50,11 @@ def corpus() -> list[list[str]]:
     return documents
 
 
-def test_planted_near_duplicates_are_found(corpus: list[list[str]], tmp_path: Path) -> None:
+def test_planted_near_duplicates_are_found(
+    corpus: list[list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     found = find([" ".join(words) for words in corpus], tmp_path)
+    assert capfd.readouterr() == ("", "")  # no log and no progress bar of datatrove
     sets = list(map(grams, corpus))
     likes = {  # Jaccard's, exactly
         (one, other): len(sets[one] & sets[other]) / len(sets[one] | sets[other])
@@ -77,16 +78,12 @@ def test_the_smallest_number_of_a_cluster_stays(tmp_path: Path) -> None:
 
 
 def test_marks_and_capitals_make_no_difference_and_short_documents_stay(tmp_path: Path) -> None:
-    words = prose(random.Random(3), 40)
+    rng = random.Random(3)
+    words = prose(rng, 40)
     texts = [" ".join(words), ", ".join(words).title(), "\n".join(words) + "!", "one two", "one two"]
-    assert find(texts, tmp_path) == [1, 2]
-
-
-def test_words_of_chinese_are_its_characters(tmp_path: Path) -> None:
-    rng = random.Random(4)
-    text = "".join(chr(rng.randrange(0x4E00, 0x5000)) for _ in range(300))
-    other = "".join(chr(rng.randrange(0x4E00, 0x5000)) for _ in range(300))
-    assert find([text, text[:150] + "\u3002" + text[150:], other], tmp_path) == [1]
+    # The words of Chinese are its characters.
+    han, other = ("".join(chr(rng.randrange(0x4E00, 0x5000)) for _ in range(300)) for _ in range(2))
+    assert find([*texts, han, han[:150] + "\u3002" + han[150:], other], tmp_path) == [1, 2, 6]
 
 
 def test_parts_and_their_order_make_no_difference(
@@ -148,13 +145,6 @@ def test_empty_parts_and_numbers_with_gaps(tmp_path: Path) -> None:
     assert found.dtype == np.uint64 and found.tolist() == [10**12]
     write_signatures([], tmp_path / "none", 0)
     assert near_duplicates(tmp_path / "none").tolist() == []
-
-
-def test_nothing_is_written_on_the_terminal(
-    corpus: list[list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    find([" ".join(words) for words in corpus[:20]], tmp_path)
-    assert capfd.readouterr() == ("", "")
 
 
 def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

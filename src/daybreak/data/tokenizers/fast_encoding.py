@@ -259,11 +259,10 @@ class CheckedEncoder(TextEncoder):
         self._states[codes] = UNTRUSTED
         candidates = [int(code) for code in codes if not self._interacts(chr(code))]
         texts = [frame.format(chr(code)) for code in candidates for frame in SURROUNDINGS]
-        results, expected = (_lists(flat) for flat in (self._library.encode(texts), self.reference(texts)))
-        wide = len(SURROUNDINGS)
-        for place, code in enumerate(candidates):
-            if results[place * wide : (place + 1) * wide] == expected[place * wide : (place + 1) * wide]:
-                self._states[code] = TRUSTED
+        encoded = self._library.encode(texts), self.reference(texts)
+        fast, plain = (np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in encoded)
+        equal = np.fromiter(map(np.array_equal, fast, plain), bool, len(texts)).reshape(-1, len(SURROUNDINGS))
+        self._states[np.array(candidates, int)[equal.all(axis=1)]] = TRUSTED
 
     def _interacts(self, character: str) -> bool:
         """Return whether a character may change how others are encoded, so that no test of it alone suffices."""
@@ -277,11 +276,6 @@ class CheckedEncoder(TextEncoder):
         circled = category == "So" and "LATIN" in unicodedata.name(character, "")
         ambiguous = self._traits.byte_level and (category in AMBIGUOUS or circled)
         return ambiguous or category in JOINING or bool(_JAMO.match(character))
-
-
-def _lists(flat: Flat) -> list[list[int]]:
-    ids, ends = flat[0].tolist(), np.cumsum(flat[1]).tolist()
-    return [ids[start:end] for start, end in zip([0, *ends], ends)]
 
 
 def _interleave(plain: Flat, fast: Flat, trusted: np.ndarray, counts: np.ndarray) -> Flat:
