@@ -117,8 +117,13 @@ def _check_task(out: Path, names: list[str]) -> None:
 def test_the_stamp_saves_a_second_scan(
     packages: list[Package], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = []
-    monkeypatch.setattr(module, "scan", lambda found: calls.append(1) or scan(found))
+    calls: list[object] = []
+
+    def counted(found: list[Package]) -> list[module.Module]:
+        calls.append(found)
+        return scan(found)
+
+    monkeypatch.setattr(module, "scan", counted)
     first = write_corpus(tmp_path / "out", packages)
     assert write_corpus(tmp_path / "out", packages) == first and len(calls) == 1
     (tmp_path / "out" / "task-dev.jsonl").write_text("torn")

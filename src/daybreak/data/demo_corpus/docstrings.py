@@ -128,7 +128,8 @@ def write_corpus(out: Path, packages: Sequence[Package] | None = None) -> Docstr
     if not modules:
         raise UserError("No English docstrings were found in the installed packages.", "Name a text with --corpus.")
     classes = [name for name, _ in _characters(modules).most_common(CLASSES)]
-    dev, corpus = [], []
+    dev: list[Module] = []
+    corpus: list[Module] = []
     for module in modules:
         (dev if module.package in classes and held_out(module.name) else corpus).append(module)
     write_text(out / CORPUS, "".join(map(_line, corpus)))
