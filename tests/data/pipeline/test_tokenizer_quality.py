@@ -22,7 +22,7 @@ from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.schemas.corpus import TokenizerQuality
 
 
-def write_texts(documents: int = 150, seed: int = 1) -> list[str]:
+def write_texts(documents: int = 100, seed: int = 1) -> list[str]:
     rng = random.Random(7)
     syllables = [a + b for a in "b c d f g k l m n p r s t st tr".split() for b in "a e i o u an er in".split()]
     words = ["".join(rng.choices(syllables, k=rng.choice((1, 2, 2, 3)))) for _ in range(4000)]
