@@ -7,7 +7,9 @@ import random
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def free_port() -> int:
@@ -21,6 +23,12 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
+
+
+def two_ranks(start: Callable[..., Any], *words: object, **more: str) -> list[Any]:
+    """Both processes of a run of ``daybreak words``, as torchrun would start them; ``start`` is the fixture."""
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [start(*words, **torchrun, **more, RANK=rank) for rank in "01"]
 
 
 def run_ranks(size: int, *command: object, **environment: str) -> None:

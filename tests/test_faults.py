@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_python import surroundings
 
 from daybreak.core.files import read_json, read_json_lines
 from daybreak.schemas.run import Summary
@@ -34,14 +35,6 @@ module = importlib.import_module({module!r})
 {code}
 """
 """A sitecustomize that changes one module of Daybreak, in another process."""
-
-
-def surroundings(folder: Path, text: str, name: str = "sitecustomize.py") -> dict[str, str]:
-    """The environment of a process that finds ``text`` as a module ``name`` before all others."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text(text)
-    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
 def saves_soon(folder: Path) -> dict[str, str]:

@@ -1,96 +1,129 @@
-"""The same training on one process and on several: every loss, through a batch that grows, longer rows, and a resume.
-
-The small form of benchmarks/processes.py, by the same code.
-"""
+"""The same training on one process and on two: every loss, through a batch that grows, longer rows, and a resume."""
 
 from __future__ import annotations
 
-import dataclasses
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from in_process import train_on_the_cpu
+from rendezvous import two_ranks
 from safetensors.torch import load_file
+from warm_python import surroundings
 
 from daybreak.commands import pretrain
-from daybreak.core.files import read_json, write_json
+from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.recipe import Recipe, resolved
+from daybreak.recipe import Recipe, load_recipe, resolved
 from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
 from daybreak.training.clock import read_trace
-from daybreak.training.hardware import probe
 from daybreak.training.objectives.finish import Finish
+from daybreak.training.optim.muon import Muon
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import SecondPhase
 from daybreak.training.ramp import Ramp
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 STEPS = 40
+TOLERANCE = 1e-5
+"""Nats that the losses of a step may differ by: only the order of summation differs."""
+EVERY_STEP = """
+import dataclasses
+from daybreak.commands import pretrain
+from daybreak.training import loop
+pretrain.fit = lambda training, progress: loop.fit(dataclasses.replace(training, record_seconds=0.0), progress)
+pretrain.finish = lambda *_: None
+"""
+"""A sitecustomize that logs every step and skips what follows the last one."""
 Line = dict[str, Any]
+Start = Callable[..., Any]
+
+pytestmark = pytest.mark.usefixtures("ungated")
 
 
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
-    """On processors, whatever the machine has, and scripts find their neighbours."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-
-
-@pytest.fixture
-def processes() -> Any:
-    return __import__("processes")
-
-
-def toy(recipe: Recipe) -> Recipe:
-    """The benchmark's recipe in a shape whose steps take milliseconds; 2 processes share 3, 6 and 9 rows unevenly."""
-    return dataclasses.replace(
-        recipe,
-        tokenizer=dataclasses.replace(recipe.tokenizer, vocabulary=400),
-        model=dataclasses.replace(recipe.model, layers=1, hidden_size=32, heads=2, intermediate_size=32),  # type: ignore[call-arg]
+def recipe_of(optimizer: Any, steps: int) -> Recipe:
+    """Everything that the number of processes could affect, in steps of milliseconds: two share 3, 6 and 9 rows."""
+    tiny = load_recipe("tiny")
+    return replace(
+        tiny,
+        tokenizer=replace(tiny.tokenizer, vocabulary=400),
+        model=replace(tiny.model, layers=1, hidden_size=32, heads=2, intermediate_size=32),  # type: ignore[call-arg]
+        optimizer=optimizer,
         length=16,
         batch=9,
         microbatch=2,
         ramp=Ramp(fraction=0.3, batch_multiple=3),
         phase2=SecondPhase(start=0.5, length=32),
         finish=Finish(),
+        precision="float32",
+        compile="off",
+        budget=f"{steps}steps",
     )
 
 
-@pytest.mark.parametrize("optimizer", ["AdamW at 3e-3", "Muon at 3e-3"])
-def test_two_processes_have_the_losses_of_one(optimizer: str, processes: Any, data: Path, tmp_path: Path) -> None:
-    recipe = toy(processes.recipe_of("tiny", optimizer, STEPS))
-    file, two = tmp_path / "recipe.json", tmp_path / "two"
+def steps_of(run: Path) -> list[Line]:
+    return [line for line in read_json_lines(run / "metrics.jsonl") if line["type"] == "step"]
+
+
+def apart(left: list[Line], right: list[Line]) -> dict[str, Any]:
+    """Differences between two runs, from their logged steps."""
+    exact = ("step", "progress", "tokens", "targets", "stage", "learning_rate")
+    same = len(left) == len(right) and all(one[name] == two[name] for one, two in zip(left, right) for name in exact)
+    losses = [abs(one["loss"] - two["loss"]) for one, two in zip(left, right)]
+    norms = [abs(one["gradient_norm"] / two["gradient_norm"] - 1) for one, two in zip(left, right)]
+    return {"agree": same and max(losses) <= TOLERANCE, "same_steps": same, "loss": max(losses), "norm": max(norms)}
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(lr=3e-3), Muon(lr=3e-3, adam_lr=3e-3)], ids=["AdamW", "Muon"])
+def test_two_processes_have_the_losses_of_one(
+    optimizer: Any, start: Start, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, file, two = recipe_of(optimizer, STEPS), tmp_path / "recipe.json", tmp_path / "two"
     write_json(file, resolved(recipe))
-    processes.measure.run(processes.command(file, data, two, 2), tmp_path / "log.txt", timeout=120)
-    with processes.every_step():
-        pretrain.pretrain(recipe, data=data, out=tmp_path / "one")
-    lines = processes.steps_of(two)
-    found = processes.apart(processes.steps_of(tmp_path / "one"), lines)
-    assert found["agree"] and found["same_steps"] and found["loss"] <= 1e-5, found
-    assert found["gradient_norm_relative"] <= 1e-4  # which a wrong divisor changes, and AdamW hardly feels
-    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-    seen = processes.facts(two)
-    assert (seen["world_size"], seen["microbatch"], seen["dropped"]) == (2, 2, 0)
-    assert seen["tokens_a_step"] == [3 * 16, 6 * 16, 9 * 16, 9 * 32]
-    assert seen["stages"] == ["causal", "masked"]
-    assert seen["last_loss"] < seen["first_loss"] - 0.2  # so far that a wrong step would have shown
+    words = ["pretrain", file, "--data", data, "--out", two]
+    ranks = two_ranks(start, *words, **surroundings(tmp_path / "patch", EVERY_STEP))
+    said = [rank.communicate(timeout=300) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    train_on_the_cpu(monkeypatch, record_every_step=True)
+    pretrain.pretrain(recipe, data=data, out=tmp_path / "one")
+    lines = steps_of(two)
+    found = apart(steps_of(tmp_path / "one"), lines)
+    assert found["agree"], found
+    assert found["norm"] <= 1e-4  # which a wrong divisor changes, and AdamW hardly feels
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1)) and lines[-1]["dropped"] == 0
+    decisions = read_json(two / "decisions.json", Decisions)
+    assert (decisions.world_size, decisions.microbatch) == (2, 2)
+    read = [now["tokens"] - before["tokens"] for before, now in zip([{"tokens": 0}, *lines], lines)]
+    assert list(dict.fromkeys(read)) == [3 * 16, 6 * 16, 9 * 16, 9 * 32]
+    assert list(dict.fromkeys(line["stage"] for line in lines)) == ["causal", "masked"]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.2  # so far that a wrong step would have shown
 
 
-def test_stopped_on_two_processes_a_run_goes_on_with_one(processes: Any, data: Path, tmp_path: Path) -> None:
+def test_stopped_on_two_processes_a_run_goes_on_with_one(
+    start: Start, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While the batch still grows, by the rows that 2 processes handled at a time."""
-    recipe = dataclasses.replace(
-        toy(processes.recipe_of("tiny", "AdamW at 3e-3", 240)), batch=10, ramp=Ramp(fraction=1.0), phase2=SecondPhase()
-    )
-    file, run, log = tmp_path / "recipe.json", tmp_path / "run", tmp_path / "log.txt"
+    recipe = replace(recipe_of(AdamW(lr=3e-3), 240), batch=10, ramp=Ramp(fraction=1.0), phase2=SecondPhase())
+    file, run = tmp_path / "recipe.json", tmp_path / "run"
     write_json(file, resolved(recipe))
-    words = ["-m", "daybreak", "pretrain", str(file), "--data", str(data), "--out", str(run)]
-    saved = processes.stop_at(processes.launch(2, *words), run, 30, log)
-    assert 30 < saved < 240
-    assert "the same command resumes" in " ".join(log.read_text().split())
+    ranks = two_ranks(start, "pretrain", file, "--data", data, "--out", run)
+    while len(read_trace(run / "trace.jsonl")) < 30:
+        assert ranks[0].poll() is None, ranks[0].communicate()
+        time.sleep(0.02)
+    for rank in ranks:
+        rank.send_signal(signal.SIGTERM)
+    _, said = ranks[0].communicate(timeout=120)
+    ranks[1].communicate(timeout=120)
+    saved = len(read_trace(run / "trace.jsonl"))
+    assert 30 <= saved < 240 and (run / "checkpoints" / f"step-{saved:09d}" / "progress.json").is_file()
+    assert "the same command resumes" in " ".join(said.split())
     assert read_json(run / "decisions.json", Decisions).changes == []
 
+    train_on_the_cpu(monkeypatch)
     summary = pretrain.pretrain(recipe, data=data, out=run)
     decisions = read_json(run / "decisions.json", Decisions)
     assert (decisions.world_size, decisions.microbatch) == (2, 2)
@@ -100,7 +133,7 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(processes: Any, data: P
     assert summary and summary.resumes == 1
 
     # One process in one go, with an explicit unit of batch growth.
-    unbroken = dataclasses.replace(recipe, ramp=Ramp(fraction=1.0, batch_multiple=4))
+    unbroken = replace(recipe, ramp=Ramp(fraction=1.0, batch_multiple=4))
     alone = pretrain.pretrain(unbroken, data=data, out=tmp_path / "alone")
     assert alone and (summary.tokens, summary.rows) == (alone.tokens, alone.rows)
     assert alone.rows == 96 * 4 + 144 * 8
@@ -120,13 +153,13 @@ def lines_of(*losses: float) -> list[Line]:
     ]  # fmt: skip
 
 
-def test_a_single_step_that_differs_is_found(processes: Any) -> None:
+def test_a_single_step_that_differs_is_found() -> None:
     one = lines_of(3.0, 2.0, 1.0, 0.5)
-    assert processes.apart(one, one)["agree"]
-    found = processes.apart(one, lines_of(3.0, 2.0, 1.0 + 2e-5, 0.5))
+    assert apart(one, one)["agree"]
+    found = apart(one, lines_of(3.0, 2.0, 1.0 + 2e-5, 0.5))
     assert not found["agree"] and found["same_steps"]
-    assert found["loss"] == pytest.approx(2e-5) and found["loss_at_step"] == 3 and found["loss_in_first_half"] == 0
-    assert not processes.apart(one, lines_of(3.0, 2.0, 1.0))["agree"]
+    assert found["loss"] == pytest.approx(2e-5)
+    assert not apart(one, lines_of(3.0, 2.0, 1.0))["agree"]
     other = lines_of(3.0, 2.0, 1.0, 0.5)
     other[1]["tokens"] += 9
-    assert not processes.apart(one, other)["same_steps"] and not processes.apart(one, other)["agree"]
+    assert not apart(one, other)["same_steps"] and not apart(one, other)["agree"]

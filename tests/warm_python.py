@@ -101,6 +101,14 @@ class Server:
         self._process.communicate()  # the end of its input ends it
 
 
+def surroundings(folder: Path, text: str, name: str = "sitecustomize.py") -> dict[str, str]:
+    """The environment of a process that finds ``text`` as a module ``name`` before all others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
 def connected(place: str, words: Sequence[str], environment: Mapping[str, str]) -> Process:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(place)
