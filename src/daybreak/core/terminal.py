@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.style import Style
 from rich.text import Text
 
@@ -95,27 +94,19 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
 
 
-class Work(Protocol):
-    def show(self, fraction: float, note: str = "") -> None:
-        """Show the progress: ``fraction`` in [0, 1] and a short note such as a rate or a loss."""
+class Work:
+    """The progress of one piece of work: a bar of ``bars``, without them a line every PLAIN_INTERVAL seconds."""
 
-
-class _LiveWork:
-    def __init__(self, bars: Progress, label: str):
-        self._bars = bars
-        self._task = bars.add_task(label, total=1.0, note="")
-
-    def show(self, fraction: float, note: str = "") -> None:
-        self._bars.update(self._task, completed=fraction, note=note)
-
-
-class _PlainWork:
-    def __init__(self, label: str):
-        self._label = label
+    def __init__(self, label: str, bars: Progress | None = None):
+        self._label, self._bars = label, bars
+        self._task = bars.add_task(label, total=1.0, note="") if bars is not None else TaskID(0)
         self._next = time.monotonic() + PLAIN_INTERVAL
 
     def show(self, fraction: float, note: str = "") -> None:
-        if time.monotonic() >= self._next:
+        """Show the progress: ``fraction`` in [0, 1] and a short note such as a rate or a loss."""
+        if self._bars is not None:
+            self._bars.update(self._task, completed=fraction, note=note)
+        elif time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_INTERVAL
             say(f"{self._label}: {fraction:4.0%}  {note}")
 
@@ -124,11 +115,11 @@ class _PlainWork:
 def working(label: str) -> Iterator[Work]:
     """Show the progress of one piece of work within the context."""
     if not console.is_terminal:
-        yield _PlainWork(label)
+        yield Work(label)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.percentage:3.0f}%"))
     with Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True) as bars:
-        yield _LiveWork(bars, label)
+        yield Work(label, bars)
 
 
 @contextmanager
