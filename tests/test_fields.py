@@ -74,8 +74,12 @@ def parsed(text: str) -> ast.Module:
 
 @functools.cache
 def read_outside(tree: ast.Module) -> set[str]:
-    """Attributes that are read of anything but ``self``."""
-    return reads(tree, of_self=False)
+    """Attributes that are read of anything but ``self``, and the fields in a table ``ENTRIES``, for ``getattr``."""
+    tables = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and names(node.targets[0]) == {"ENTRIES"}
+    ]
+    keys = {key.value for table in tables for key in table.keys}  # type: ignore[attr-defined]
+    return reads(tree, of_self=False) | keys
 
 
 # ---------------------------------------------------------------- fields

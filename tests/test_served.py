@@ -154,7 +154,7 @@ def test_the_verb_writes_it_and_the_card_says_what_was_checked(finished: Path, t
     ]
     card = (out / "README.md").read_text("utf-8")
     assert card.startswith((finished / "model" / "README.md").read_text("utf-8").rstrip())
-    assert "`onnx/model.onnx` is the encoder without its head: inputs `input_ids`, `attention_mask`" in card
+    assert "`onnx/model.onnx` is the encoder without a head: inputs `input_ids`, `attention_mask`" in card
     assert sorted(path.name for path in out.iterdir() if path.name != "onnx") == sorted(
         path.name for path in (finished / "model").iterdir()
     )
@@ -169,7 +169,7 @@ def test_a_graph_that_computes_something_else_is_not_kept(made: Made, modern: Pa
             shutil.copyfile(modern / FILE, path)
 
     monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: Wrong())
-    with pytest.raises(UserError, match=r"differs from torch by .* it was not kept"):
+    with pytest.raises(UserError, match=r"differs from torch by .* it was deleted"):
         write_onnx(other)
     assert not (other / "onnx").exists()
 

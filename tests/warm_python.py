@@ -114,7 +114,8 @@ def connected(place: str, words: Sequence[str], environment: Mapping[str, str]) 
     connection.connect(place)
     output = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 (open until the process is forgotten)
     ignored = [int(number) for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN]
-    given = json.dumps([list(words), dict(environment), os.getcwd(), ignored]).encode()
+    cores = sorted(os.sched_getaffinity(0))
+    given = json.dumps([list(words), dict(environment), os.getcwd(), ignored, cores]).encode()
     socket.send_fds(connection, [len(given).to_bytes(8)], [file.fileno() for file in output])
     connection.sendall(given)
     return Process(connection, words, output)
@@ -189,7 +190,8 @@ def supervise(connection: socket.socket, name: str) -> None:
 
 def become(given: list[Any], files: Sequence[int], name: str) -> None:
     """Run the words as a process of their own; the interpreter ends it as it ends any other."""
-    words, environment, folder, ignored = given
+    words, environment, folder, ignored, cores = given
+    os.sched_setaffinity(0, cores)
     for file, number in zip(files, (1, 2)):
         os.dup2(file, number)
         os.close(file)

@@ -172,7 +172,7 @@ def test_a_higher_score_is_better_by_the_rules_for_losses() -> None:
     assert found.verdict == "B is better" and found.seeds == [0, 1, 2, 3] and found.metric == "accuracy"
     assert on("sst2", b, a).verdict == "A is better"
     assert on("sst2", a, b, void="busy").verdict.startswith("no claim: a cell is void")
-    assert on("sst2", a, b, unit="steps").verdict.startswith("B is ahead at equal steps, which is no equal")
+    assert on("sst2", a, b, unit="steps").verdict.startswith("B is ahead at equal steps, which does not give")
     assert on("sst2", [0.60], [0.66]).verdict == "B is ahead in one run, no claim"
 
 

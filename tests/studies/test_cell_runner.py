@@ -180,5 +180,5 @@ def test_a_signal_reaches_the_cell_which_may_save_itself(dummy: Callable[[str], 
 def test_two_studies_do_not_share_a_folder(place: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.0)
     monkeypatch.setattr(turns, "POLL_SECONDS", 0.01)
-    with turns.held(place.out), pytest.raises(UserError, match="is at work"), turns.held(place.out):
+    with turns.held(place.out), pytest.raises(UserError, match="is using"), turns.held(place.out):
         pass

@@ -35,7 +35,7 @@ PROTOCOLS = {
             weight_decay=0.01,
             max_grad_norm=1.0,
             heads=(("single", "mean"), ("pair", "segments"), ("number", "segments")),
-            embedding_rms=(("single", 0.1), ("number", 0.1)),
+            embedding_rms=(("single", 0.1),),
             precision="fast",
         ),
         # "GLUE-sane": Geiping and Goldstein 2022, arXiv:2212.14034, section 5, and eval/GLUE_sane.yaml of their
