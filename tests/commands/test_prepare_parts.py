@@ -39,7 +39,7 @@ SMALL = WordPiece(vocabulary=600)
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def records(tmp_path: Path) -> Path:
     return write_records(tmp_path / "corpus.jsonl")
 
 
@@ -49,14 +49,14 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_neither_workers_nor_parts_change_what_is_made(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare([corpus], tmp_path / "whole", tokenizer=SMALL)
+    prepare([records], tmp_path / "whole", tokenizer=SMALL)
     whole = contents(tmp_path / "whole")
     for size, workers in ((700, 1), (PART, 1), (PART, 2), (PART, 4)):
         monkeypatch.setattr(module, "bundled", lambda files, rule, size=size, **how: bundled(files, rule, size, **how))
         out = tmp_path / f"{size}-{workers}"
-        prepare([corpus], out, tokenizer=SMALL, workers=workers)
+        prepare([records], out, tokenizer=SMALL, workers=workers)
         assert contents(out) == whole
     assert len(whole) >= 9 and left_over(tmp_path) == []
 
@@ -87,13 +87,13 @@ module.prepare([sys.argv[1]], Path(sys.argv[2]), tokenizer=WordPiece(vocabulary=
 
 
 @pytest.mark.parametrize("fraction", [0.3, 0.6, 0.9])
-def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(corpus: Path, tmp_path: Path, fraction: float) -> None:
-    parts = -(-corpus.stat().st_size // PART)
+def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(records: Path, tmp_path: Path, fraction: float) -> None:
+    parts = -(-records.stat().st_size // PART)
     before = round(fraction * 2 * parts)
 
     def run(out: str, tasks: int) -> subprocess.CompletedProcess[str]:
         script = SCRIPT.format(part=PART)
-        command = [sys.executable, "-c", script, str(corpus), str(tmp_path / out), str(tasks)]
+        command = [sys.executable, "-c", script, str(records), str(tmp_path / out), str(tasks)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run("straight", 10_000).returncode == 0
@@ -108,7 +108,7 @@ def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(corpus: Path, tmp_p
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_what_is_done_is_not_done_again(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_is_not_done_again(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     take, encode = first_pass._read, encoding._encode
 
@@ -120,7 +120,7 @@ def test_what_is_done_is_not_done_again(corpus: Path, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(encoding, "_encode", stopping)
     with pytest.raises(KeyboardInterrupt):
-        prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=1)
+        prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
     monkeypatch.setattr(first_pass, "_read", lambda *arguments: pytest.fail("read again"))
     monkeypatch.setattr(WordPiece, "make", lambda *arguments: pytest.fail("made again"))
     again: list[int] = []
@@ -129,47 +129,49 @@ def test_what_is_done_is_not_done_again(corpus: Path, tmp_path: Path, monkeypatc
         "_encode",
         lambda *arguments: (again.append(arguments[3]), encode(*arguments)),  # type: ignore[arg-type]
     )
-    prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=1)
+    prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
     assert sorted(read + again) == list(range(len(read) + len(again))) and len(read) == 5 < len(again)
     assert take is not None and left_over(tmp_path) == []
 
 
 def test_what_was_left_of_other_text_is_not_gone_on_with(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / ".data.preparing" / "something else" / "survey" / "00000").mkdir(parents=True)
-    manifest = prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+    manifest = prepare([records], tmp_path / "data", tokenizer=SMALL)
     assert manifest.train.documents + manifest.heldout.documents == 600
     assert "Resuming the interrupted preparation" not in capsys.readouterr().out
 
 
 def test_two_preparations_of_one_folder_do_not_meet(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = WordPiece.make
 
     def another(*arguments: Any) -> Any:
         with pytest.raises(UserError, match=r"Another preparation is writing the same folder."):
-            prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+            prepare([records], tmp_path / "data", tokenizer=SMALL)
         return make(*arguments)
 
     monkeypatch.setattr(WordPiece, "make", another)
-    prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+    prepare([records], tmp_path / "data", tokenizer=SMALL)
     open_shards(tmp_path / "data")
     assert left_over(tmp_path) == []
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_killed_worker_is_told_in_one_sentence(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_is_told_in_one_sentence(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed_by_the_kernel(*arguments: object) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
     monkeypatch.setattr(module.first_pass, "first_pass_part", killed_by_the_kernel)
     with pytest.raises(UserError, match=r"A worker process was killed.*Use fewer with --workers"):
-        prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=2)
+        prepare([records], tmp_path / "data", tokenizer=SMALL, workers=2)
     monkeypatch.undo()
-    prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=1)  # goes on from there
+    prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)  # goes on from there
     assert left_over(tmp_path) == []
 
 
@@ -236,14 +238,14 @@ def test_the_same_files_given_otherwise_are_another_preparation(tmp_path: Path) 
     assert [source.documents for source in manifest.sources] == [132]
 
 
-def test_a_link_is_followed_and_a_disk_refused(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_followed_and_a_disk_refused(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "large").mkdir()
     (tmp_path / "data").symlink_to(tmp_path / "large" / "data")
-    prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+    prepare([records], tmp_path / "data", tokenizer=SMALL)
     assert (tmp_path / "data").is_symlink() and (tmp_path / "large" / "data" / "manifest.json").is_file()
     monkeypatch.setattr("os.path.ismount", lambda path: True)
     with pytest.raises(UserError, match="is a mount point"):
-        prepare([corpus], tmp_path / "other", tokenizer=SMALL)
+        prepare([records], tmp_path / "other", tokenizer=SMALL)
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 20], ids=["read twice", "kept"])
@@ -394,8 +396,8 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_a_sentence(
         rule = choose_rule(files, "auto")
         corpus = Corpus(bundled(files, rule, 64), rule, "text", False, 0, tokenizer)
         skips = Skips()
-        for number in range(len(corpus.parts)):
-            for document in corpus.documents(number, skips, ByteCounter()):
+        for number in range(len(records.parts)):
+            for document in records.documents(number, skips, ByteCounter()):
                 assert document.text.strip() and document.text.encode()
         skips.evaluate()
     except UserError as error:
