@@ -396,8 +396,8 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_a_sentence(
         rule = choose_rule(files, "auto")
         corpus = Corpus(bundled(files, rule, 64), rule, "text", False, 0, tokenizer)
         skips = Skips()
-        for number in range(len(records.parts)):
-            for document in records.documents(number, skips, ByteCounter()):
+        for number in range(len(corpus.parts)):
+            for document in corpus.documents(number, skips, ByteCounter()):
                 assert document.text.strip() and document.text.encode()
         skips.evaluate()
     except UserError as error:
