@@ -21,7 +21,7 @@ RECORDS = ROOT / "records"
 COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTALL)
 """A copy on a page, with its source."""
 DEFAULT_RUN = "2026-11-23-tiny-3m-word-vectors"
-CURRENT = {"`tiny`, 15,000 steps": "2026-11-24-tiny-15000steps-small", "`mini`, 2 hours": "2026-11-24-mini-2h"}
+CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",

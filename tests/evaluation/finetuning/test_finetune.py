@@ -16,7 +16,6 @@ from daybreak.evaluation.finetuning.classifier import build_classifier, load_tok
 from daybreak.evaluation.finetuning.finetune import (
     Batches,
     autocast,
-    embedding_table,
     epoch_batches,
     fine_tune,
     layer_scales,
@@ -215,20 +214,3 @@ def test_untrained_shares_no_weight_with_the_folder(encoder: Path) -> None:
         if matrix.ndim == 2:
             assert not torch.equal(matrix, kept.get_parameter(name)) or name.startswith("classifier"), name
             assert not torch.equal(matrix, other.get_parameter(name)), name
-
-
-def test_embeddings_ten_times_as_large_learn_the_same_function(encoder: Path, weather: Path) -> None:
-    """The norm after ModernBERT's embeddings makes both the same function; at one rate, the larger ones learn less."""
-
-    def outputs(size: float, reference: float | None) -> np.ndarray:
-        model = classifier(encoder)
-        with torch.no_grad():
-            embedding_table(model).mul_(size / embedding_table(model).square().mean().sqrt())
-        setting = Setting(epochs=2, rate=3e-3, batch=8, embedding_rms=reference)
-        protocol = dataclasses.replace(QUICK, max_grad_norm=None, eps=1e-12)
-        model, rows = train(model, encoder, weather, protocol, setting)
-        return np.stack(predict(model, CLASSIFICATION, Padding.of(load_tokenizer(encoder)), rows))
-
-    expected = outputs(1.0, None)
-    assert np.abs(outputs(10.0, 1.0) - expected).max() < 1e-3
-    assert np.abs(outputs(10.0, None) - expected).max() > 1e-2

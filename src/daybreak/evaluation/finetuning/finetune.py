@@ -57,41 +57,18 @@ def layer_scales(model: Any, decay: float) -> dict[str, float]:
     return scales
 
 
-def embedding_factor(model: Any, reference: float | None) -> float:
-    """Return the factor of the learning rate of the embeddings: their root mean square over ``reference``, at least 1.
-
-    A step of Adam changes each number by about the learning rate, whatever its size. Pretraining at high rates makes
-    the embeddings several times as large as they started. The norm after them only sees relative changes, so the
-    larger embeddings would hardly learn.
-    """
-    if reference is None:
-        return 1.0
-    return max(1.0, embedding_table(model).detach().float().square().mean().sqrt().item() / reference)
-
-
-def parameter_groups(
-    model: Any, weight_decay: float, layer_decay: float = 1.0, embedding_factor: float = 1.0
-) -> list[dict[str, Any]]:
+def parameter_groups(model: Any, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
     """Return the optimizer's parameter groups: matrices have weight decay, norms and biases have not.
 
-    Each group's ``scale`` is its factor of the learning rate. ``embedding_factor`` multiplies that of the embeddings,
-    whose weight decay per step stays the same.
+    Each group's ``scale`` is its factor of the learning rate.
     """
     scales = layer_scales(model, layer_decay)
-    table = embedding_table(model)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            factor = embedding_factor if parameter is table else 1.0
-            key = (weight_decay / factor if parameter.ndim >= 2 else 0.0, scales[name] * factor)
+            key = (weight_decay if parameter.ndim >= 2 else 0.0, scales[name])
             groups.setdefault(key, []).append(parameter)
     return [{"params": found, "weight_decay": decay, "scale": scale} for (decay, scale), found in groups.items()]
-
-
-def embedding_table(model: Any) -> nn.Parameter:
-    """Return the embeddings of the tokens [V, D]."""
-    table: nn.Parameter = getattr(model, model.base_model_prefix).get_input_embeddings().weight
-    return table
 
 
 def set_dropout(model: nn.Module, probability: float) -> None:
@@ -182,8 +159,7 @@ def fine_tune(
     if protocol.frozen:
         freeze(model)
     layer_decay = protocol.layer_decay_at(model.config.hidden_size)
-    factor = embedding_factor(model, setting.embedding_rms)
-    groups = parameter_groups(model, protocol.decay_of(setting), layer_decay, factor)
+    groups = parameter_groups(model, protocol.decay_of(setting), layer_decay)
     optimizer = torch.optim.AdamW(groups, lr=setting.rate, betas=protocol.betas, eps=protocol.eps, fused=True)
     computing = WorkingCopy(model) if fast else Direct(model)
     precision = autocast(batches.device, kind)

@@ -16,7 +16,7 @@ from daybreak.core.serialization import to_dict
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.task import Task
 
-LATER_FIELDS = ("by_type", "heads", "both_orders", "precision", "embedding_rms")
+LATER_FIELDS = ("by_type", "heads", "both_orders", "precision")
 """Fields of a protocol that did not exist when the first runs were written."""
 HASHED_AS = {"max_grad_norm": "clip"}
 """Former names of fields of a protocol, under which they are hashed, so that earlier runs keep their fingerprints."""
@@ -72,8 +72,7 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
 
     # Settings of other tasks, and how runs are summarized, change no run.
     elsewhere: dict[str, Any] = {"own": (), "by_type": (), "reported": "", "selection": "", "starts": ()}
-    in_setting: dict[str, Any] = {"epochs": (), "rates": (), "batch": 0, "embedding_rms": ()}
-    alone = dataclasses.replace(protocol, name="", seeds=0, **elsewhere, **in_setting)
+    alone = dataclasses.replace(protocol, name="", epochs=(), rates=(), batch=0, seeds=0, **elsewhere)
     # A later field counts only if it is set, so that earlier runs keep their fingerprints.
     unset = {name for name in LATER_FIELDS if getattr(alone, name) == getattr(Protocol, name)}
     identity = {
@@ -81,7 +80,7 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
         "model": [model, random],
         "rows": rows,
         "protocol": {HASHED_AS.get(name, name): value for name, value in to_dict(alone).items() if name not in unset},
-        "setting": {name: value for name, value in to_dict(setting).items() if value or name != "embedding_rms"},
+        "setting": to_dict(setting),
         "seed": seed,
     }
     return _digest_of(identity)

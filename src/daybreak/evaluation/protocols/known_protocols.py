@@ -21,9 +21,8 @@ PROTOCOLS = {
             weight_decay=0.01,
             max_grad_norm=1.0,
         ),
-        # For encoders of hidden size 128 to 512 that train in minutes or hours. Head, rate and embedding_rms were
-        # selected at hidden size 128 on held-out training rows, never on dev (docs/protocols.md); other rates are those
-        # of quick.
+        # For encoders of hidden size 128 to 512 that train in minutes or hours. Head and rate were selected at hidden
+        # size 128 on held-out training rows, never on dev (docs/protocols.md); other rates are those of quick.
         Protocol(
             name="small",
             train_rows=2000,
@@ -35,7 +34,6 @@ PROTOCOLS = {
             weight_decay=0.01,
             max_grad_norm=1.0,
             heads=(("single", "mean"), ("pair", "segments"), ("number", "segments")),
-            embedding_rms=(("single", 0.1),),
             precision="fast",
         ),
         # "GLUE-sane": Geiping and Goldstein 2022, arXiv:2212.14034, section 5, and eval/GLUE_sane.yaml of their

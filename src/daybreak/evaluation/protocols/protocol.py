@@ -25,9 +25,6 @@ class Setting:
     batch: int
     weight_decay: float | None = None
     """Weight decay of this task, if it differs from the protocol's."""
-    embedding_rms: float | None = None
-    """Root mean square up to which embeddings learn at the learning rate; the rate of larger ones grows in proportion.
-    None: embeddings of any size learn at the learning rate."""
 
     def __str__(self) -> str:
         return f"{_epochs(self.epochs)}, rate {_power(self.rate)}"
@@ -90,8 +87,6 @@ class Protocol:
     """(task type, its settings) with the types of ``kinds.task_type``. ``own`` takes precedence."""
     heads: tuple[tuple[str, str], ...] = ()
     """(task type, a name of ``heads.HEADS``); other types have the stock head."""
-    embedding_rms: tuple[tuple[str, float], ...] = ()
-    """(task type, ``Setting.embedding_rms``); other types have none."""
     both_orders: bool = False
     """Train on both orders of symmetric pairs, and average the outputs over both."""
     precision: str = "float32"
@@ -115,7 +110,7 @@ class Protocol:
         """Return all combinations of epochs and rates for a task and a hidden size; the dev score selects one."""
         own = self._own(family, type)
         return [
-            Setting(epochs, rate, own.batch or self.batch, own.weight_decay, dict(self.embedding_rms).get(type))
+            Setting(epochs, rate, own.batch or self.batch, own.weight_decay)
             for epochs in ((own.epochs,) if own.epochs else self.epochs)
             for rate in ((own.rate,) if own.rate else _fitting(self.rates, hidden_size))
         ]
@@ -144,7 +139,6 @@ class Protocol:
             "beta2": self.betas[1],
             "eps": self.eps,
             "layer_decay": self.layer_decay_at(hidden_size) if self.layer_decay else None,
-            "embedding_rms": setting.embedding_rms,
             "max_grad_norm": self.max_grad_norm,
             "dropout": self.dropout,
             "most_train_rows": self.train_rows,
