@@ -46,6 +46,8 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         forget_copied_code(patch)
         patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
         yield
+        for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+            del sys.modules[name]
 
 
 def forget_copied_code(patch: pytest.MonkeyPatch) -> None:

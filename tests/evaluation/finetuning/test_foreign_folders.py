@@ -107,10 +107,14 @@ TRAP = "raise SystemExit('foreign code ran')\n"
 def copied_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where transformers puts a copy of code before it runs it: a new place, and no package of an earlier one."""
     monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "transformers_modules").is_dir()])
-    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
-        monkeypatch.delitem(sys.modules, name)
+    earlier = {
+        name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "transformers_modules"
+    }
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     yield tmp_path / "modules"
+    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+        del sys.modules[name]
+    sys.modules.update(earlier)
 
 
 @pytest.fixture
