@@ -193,14 +193,8 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
                 f"The run '{run.path}' is on another host than the first process.",
                 "Copy the folder to the first host, or start that host first.",
             )
-        decisions = (
-            first_decisions(job.recipe, world)
-            if fresh
-            else read_json(run.decisions, Decisions)
-            if world.is_first
-            else None
-        )
-        decisions = world.broadcast(decisions)
+        kept = read_json(run.decisions, Decisions) if world.is_first and not fresh else None
+        decisions = world.broadcast(first_decisions(job.recipe, world) if fresh else kept)
         use_device(decisions)
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # left by a start that was killed before its first step
