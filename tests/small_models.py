@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -31,3 +36,26 @@ def disturb(model: nn.Module) -> None:
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
     assert ours.shape == theirs.shape
     assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, theirs.abs().max().item() / 10)
+
+
+@contextmanager
+def copied_code(place: Path) -> Iterator[Path]:
+    """Let transformers copy the code of models to ``place`` before it runs it, instead of to the user's cache.
+
+    A process has one such place in its life, so the package of an earlier one is out of the way meanwhile, and that of
+    this one goes at the end.
+    """
+    from transformers import dynamic_module_utils
+
+    paths = [path for path in sys.path if not (Path(path) / "transformers_modules").is_dir()]
+    earlier = _take_copied_code()
+    with patch.object(sys, "path", paths), patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(place)):
+        yield place
+    _take_copied_code()
+    sys.modules.update(earlier)
+
+
+def _take_copied_code() -> dict[str, Any]:
+    """Remove the modules of copied code, and return them."""
+    names = [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]
+    return {name: sys.modules.pop(name) for name in names}

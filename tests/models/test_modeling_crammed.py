@@ -16,7 +16,7 @@ import pytest
 import torch
 from encoder_layouts import LENGTH, ROWS, VOCABULARY, built, padding, tokens
 from safetensors.torch import load_file, save_file
-from small_models import assert_close
+from small_models import assert_close, copied_code
 from torch import Tensor
 from transformers import (
     AutoModel,
@@ -25,7 +25,6 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    dynamic_module_utils,
 )
 from transformers.loss.loss_utils import ForQuestionAnsweringLoss
 
@@ -42,19 +41,8 @@ LAYOUTS = {
 @pytest.fixture(autouse=True, scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Code that travels with a model is copied there before it runs, instead of into the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        forget_copied_code(patch)
-        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+    with copied_code(tmp_path_factory.mktemp("modules")):
         yield
-        for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
-            del sys.modules[name]
-
-
-def forget_copied_code(patch: pytest.MonkeyPatch) -> None:
-    """A process has one such place in its life; a test that looks at another must not find an earlier one's package."""
-    patch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "transformers_modules").is_dir()])
-    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
-        patch.delitem(sys.modules, name)
 
 
 @pytest.fixture(params=LAYOUTS)

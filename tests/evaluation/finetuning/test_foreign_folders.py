@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, dynamic_module_utils
+from small_models import copied_code
+from transformers import AutoModelForSequenceClassification
 
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
@@ -104,17 +104,10 @@ TRAP = "raise SystemExit('foreign code ran')\n"
 
 
 @pytest.fixture(autouse=True)
-def copied_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where transformers puts a copy of code before it runs it: a new place, and no package of an earlier one."""
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "transformers_modules").is_dir()])
-    earlier = {
-        name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "transformers_modules"
-    }
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    yield tmp_path / "modules"
-    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
-        del sys.modules[name]
-    sys.modules.update(earlier)
+def modules(tmp_path: Path) -> Iterator[Path]:
+    """Where transformers puts a copy of code before it runs it."""
+    with copied_code(tmp_path / "modules") as place:
+        yield place
 
 
 @pytest.fixture
@@ -123,7 +116,7 @@ def crammed(write_crammed: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 def test_our_export_is_fine_tuned_saved_and_loaded_again(
-    crammed: Path, weather: Path, tmp_path: Path, copied_code: Path
+    crammed: Path, weather: Path, tmp_path: Path, modules: Path
 ) -> None:
     data = load_task(read_task_file(weather))
     kind = kind_of(data.task)
@@ -131,7 +124,7 @@ def test_our_export_is_fine_tuned_saved_and_loaded_again(
     assert build_classifier(crammed, kind, data.labels, 0, untrained=True).config.num_labels == 2
     batch = load_tokenizer(crammed)(["the sun", "cold rain in winter"], padding=True, return_tensors="pt")
     save_classifier(model, crammed, tmp_path / "saved")
-    assert not copied_code.exists()
+    assert not modules.exists()
     set_dropout(model.train(), 0.0)
     quiet = model(**batch).logits
     torch.testing.assert_close(quiet, model.eval()(**batch).logits)
@@ -143,16 +136,16 @@ def test_our_export_is_fine_tuned_saved_and_loaded_again(
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_task_has_a_head_on_our_encoder(name: str, crammed: Path, copied_code: Path) -> None:
+def test_every_kind_of_task_has_a_head_on_our_encoder(name: str, crammed: Path, modules: Path) -> None:
     kind = KINDS[name]
     for untrained in (False, True):
         model = build_classifier(crammed, kind, ("rainy", "sunny"), 0, untrained)
         assert type(model).__name__ == f"Crammed{kind.head}"
-    assert not copied_code.exists()
+    assert not modules.exists()
 
 
 @pytest.mark.parametrize("name", MODELLING_FILES)
-def test_changed_code_is_not_run(name: str, crammed: Path, copied_code: Path) -> None:
+def test_changed_code_is_not_run(name: str, crammed: Path, modules: Path) -> None:
     ours = (crammed / name).read_text()
     for code in (TRAP, ours + "\n", None):
         (crammed / name).unlink()
@@ -163,10 +156,10 @@ def test_changed_code_is_not_run(name: str, crammed: Path, copied_code: Path) ->
                 load(crammed)
         (crammed / name).write_text(ours)
     load_config(crammed)
-    assert not copied_code.exists()
+    assert not modules.exists()
 
 
-def test_foreign_code_is_not_run(folder: Path, copied_code: Path) -> None:
+def test_foreign_code_is_not_run(folder: Path, modules: Path) -> None:
     (folder / "trap.py").write_text(TRAP)
     code = {"AutoConfig": "trap.Config", "AutoModelForSequenceClassification": "trap.Model"}
     change_config(folder, auto_map=code, model_type="trap")
@@ -176,4 +169,4 @@ def test_foreign_code_is_not_run(folder: Path, copied_code: Path) -> None:
     change_config(folder, model_type="modernbert")
     assert load_config(folder).model_type == "modernbert"
     load_tokenizer(folder)
-    assert not copied_code.exists()
+    assert not modules.exists()
