@@ -18,8 +18,9 @@ stopped (a run saves a checkpoint), the record says so, and the exit status is 0
 stages and resumes an interrupted run. A stage that fails is recorded with its error, the next one starts, and the exit
 status is 1.
 
-It needs Python 3.11, torch and transformers, and uses Daybreak from this checkout. Packages of the command line (tyro
-and others) are used if they are installed, or installed from --wheels; otherwise bare.py replaces them. Without
+It needs Python 3.11, torch, transformers, scikit-learn (with scipy and joblib) and psutil, and uses Daybreak from this
+checkout; the Trainer of the speed stages also needs accelerate. Packages of the command line (tyro and others) are used
+if they are installed, or installed from --wheels; otherwise bare.py replaces them. Without
 --corpus the text is the prose of installed Python packages. No stage uses the network.
 """
 
@@ -52,6 +53,8 @@ from daybreak.training.hardware import probe
 CURVE_POINTS = 300
 GRACE = 30.0
 """Seconds in which what was asked to leave must have saved."""
+OURS = ("daybreak, causal", "daybreak, masked", "products, causal", "products, masked")
+"""Variants of throughput.py that need nothing beside what a run needs."""
 TOY_SHAPE = "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 64"
 TOY_RUN = f"{TOY_SHAPE} --batch 4 --length 32"
 
@@ -240,8 +243,17 @@ def swept(call: Call, stage: str, names: str, lengths: str) -> None:
     device, until = probe.choose_device(), call.until - GRACE
     cells = throughput.sweep(chosen, device, until, call.log, lambda cells: call.tell(stage, cells=cells))
     print(throughput.render(cells), flush=True)
+    if failed := failures(cells):
+        raise RuntimeError(f"no speed of {', '.join(failed)}")
     if len(cells) < len(chosen.recipes.split(",")) * len(chosen.lengths.split(",")):
         raise OutOfTime
+
+
+def failures(cells: list[dict[str, Any]]) -> list[str]:
+    """Variants of Daybreak that failed; a peer may lack a package and is recorded as failed only."""
+    return sorted(
+        {name for cell in cells for name, one in cell["variants"].items() if name in OURS and "failed" in one}
+    )
 
 
 def speed(call: Call) -> None:
@@ -303,17 +315,29 @@ def perform(call: Call, stages: list[str]) -> int:
 
 
 def install(wheels: Path, work: Path) -> None:
-    """Install the packages of the command line from a folder of wheels."""
+    """Install missing packages from a folder of wheels."""
     site = work / "site"
     command = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", str(wheels), "--target", str(site)]
-    missing = [name for name in ("tyro", "zstandard", "plotly", "psutil") if find_spec(name) is None]
-    if missing and subprocess.run([*command, "--no-deps", *missing, *NEEDED_BY_TYRO]).returncode == 0:
-        sys.path.append(str(site))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
+    for module, package in {**NEEDED, **OPTIONAL}.items():
+        if find_spec(module) is None:  # one by one: the folder may hold some of them only
+            subprocess.run([*command, "--no-deps", package])
+    sys.path.append(str(site))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
 
 
-NEEDED_BY_TYRO = ("docstring_parser", "typeguard", "narwhals")
-"""What tyro and plotly need in turn."""
+NEEDED = {"psutil": "psutil", "scipy": "scipy", "sklearn": "scikit-learn", "joblib": "joblib"}
+"""Modules that the stages import beside torch and transformers, and the packages that hold them."""
+OPTIONAL = {
+    "tyro": "tyro", "docstring_parser": "docstring_parser", "typeguard": "typeguard", "zstandard": "zstandard",
+    "plotly": "plotly", "narwhals": "narwhals", "threadpoolctl": "threadpoolctl",
+}  # fmt: skip
+"""Modules of the command line and the report, and what they and NEEDED import in turn."""
+
+
+def refuse_absent() -> None:
+    """Exit if a package is missing without which no stage can run."""
+    if absent := [package for module, package in NEEDED.items() if find_spec(module) is None]:
+        sys.exit(f"This Python lacks {', '.join(absent)}. Install what is missing, or name a folder with --wheels.")
 
 
 def parse() -> argparse.Namespace:
@@ -351,6 +375,7 @@ def main() -> None:
         chosen.out = chosen.out or work / "gpu.json"
         if chosen.wheels:
             install(chosen.wheels, work)
+        refuse_absent()
         settings = {
             name: getattr(chosen, name) for name in "dry_run recipe flags budget kill_budget tasks seeds".split()
         }

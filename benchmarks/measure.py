@@ -101,13 +101,17 @@ def daybreak(*arguments: str, processes: int = 1) -> list[str]:
     return [sys.executable, "-m", *torchrun, *script, *arguments]
 
 
+def environment() -> dict[str, str]:
+    """Environment of a process that uses the sources of this checkout, whether or not Daybreak is installed."""
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+
+
 def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Start a command on the sources of this checkout; its output is appended to ``log``."""
-    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment())
 
 
 def run(command: Sequence[str], log: Path, *, timeout: float | None = None) -> float:

@@ -68,7 +68,8 @@ class Variant:
     def __init__(self, name: str, settings: dict[str, Any], log: Path):
         command = [sys.executable, __file__, "--name", name, "--cell", json.dumps(settings)]
         self._log = log.open("ab")
-        self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._log)
+        environment = measure.environment()
+        self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._log, env=environment)
 
     def block(self, seconds: float) -> dict[str, Any]:
         """Run one block; return its tokens, seconds, FLOPs and memory, or why it ``failed``."""

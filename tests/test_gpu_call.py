@@ -62,20 +62,58 @@ def test_what_was_measured_before_the_time_was_over_is_kept(call: Any, tmp_path:
     assert (tmp_path / "log.txt").read_text().endswith("saved\n") and time.monotonic() - begun < 30
 
 
-def test_the_shortest_form_of_the_call(tmp_path: Path) -> None:
-    """On a machine without the packages of the command line, as a rented one is: they cannot be imported."""
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """Environment of a rented machine: neither Daybreak nor the packages of its command line can be imported."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nfor name in ('tyro', 'docstring_parser', 'typeguard', 'zstandard', 'plotly'):\n"
+        "import os, sys\n"
+        "for name in ('tyro', 'docstring_parser', 'typeguard', 'zstandard', 'plotly', 'bm25s'):\n"
         "    sys.modules[name] = None\n"
+        "asked = os.environ['PYTHONPATH'].split(os.pathsep)\n"
+        "foreign = [path for path in sys.path if path not in asked and os.path.isdir(os.path.join(path, 'daybreak'))]\n"
+        "sys.path[:] = [path for path in sys.path if path not in foreign]\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_the_shortest_form_of_the_call(bare: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "gpu.py"), "--dry-run", "--work", str(tmp_path / "work")]
-    done = subprocess.run([*command, "--only", "flagship,glue5"], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*command, "--only", "flagship,glue5"], env=bare, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "work" / "gpu.json").read_text())["stages"]
     assert found["flagship"]["state"] == found["glue5"]["state"] == "done"
     assert found["flagship"]["summary"]["steps"] == 30 and found["flagship"]["summary"]["parity"]["passed"]
     assert {result["model"] for result in found["glue5"]["results"]} == {"pretrained", "untrained"}
+
+
+def test_a_variant_of_the_speed_stages_needs_no_installed_daybreak(bare: dict[str, str], tmp_path: Path) -> None:
+    cell = {"recipe": "tiny", "vocabulary": 200, "length": 32, "rows": 4, "data": None, "device": "cpu"}
+    cell |= {"precision": "float32", "workers": 0, "threads": 1, "toy": True}
+    sources = [str(FOLDER.parent / "src"), str(FOLDER)]
+    code = f"""
+import sys; sys.path[:0] = {sources}
+from pathlib import Path; from variant import Variant
+one = Variant("products, masked", {cell}, Path({str(tmp_path / "log.txt")!r}))
+print(one.block(0.1)); one.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True)
+    assert "'flops'" in done.stdout, done.stdout + done.stderr + (tmp_path / "log.txt").read_text()
+
+
+def test_a_speed_that_was_not_measured_is_not_done() -> None:
+    cells: list[Any] = [
+        {"variants": {"daybreak, causal": {"failed": "ended with 1"}, "transformers BERT": {"failed": "x"}}}
+    ]
+    assert script("gpu").failures(cells) == ["daybreak, causal"]
+    cells[0]["variants"]["daybreak, causal"] = {"tokens_per_second": 1.0}
+    assert script("gpu").failures(cells) == []
+
+
+def test_a_missing_package_is_named_before_the_first_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = script("gpu")
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None if name == "sklearn" else name)
+    with pytest.raises(SystemExit, match="lacks scikit-learn"):
+        gpu.refuse_absent()
 
 
 def test_fields_of_a_recipe_are_named_as_on_the_command_line() -> None:
