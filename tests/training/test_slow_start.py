@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from toy_run import equal, journaled, lines, replayed, training
+from toy_run import LENGTH, ROWS, equal, journaled, lines, replayed, rows_of, take, training
 
+from daybreak.core.batch import Batch
 from daybreak.core.budget import Budget
 from daybreak.core.errors import Interrupted
 from daybreak.core.run_folder import RunFolder
@@ -18,8 +20,12 @@ from daybreak.training import checkpoint
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import BudgetClock, Clock, read_trace
 from daybreak.training.loop import fit
+from daybreak.training.objectives.finish import Finish
+from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked
-from daybreak.training.schedule import Trapezoid
+from daybreak.training.phases import Phase, SecondPhase
+from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import BudgetTriangle, Cosine, Trapezoid, WarmupLinear
 
 SCHEDULE = Trapezoid(warmup=0.25, decay=0.5)
 OBJECTIVE = CausalThenMasked(causal_fraction=0.25, causal_targets=0.5, mask_rates=(0.4, 0.2))
@@ -32,14 +38,16 @@ def slow(folder: Path, *, start: float, budget: str, progress: Progress = START,
         Budget.parse(budget), World(), started=0.0, already=progress.elapsed, now=lambda: now[0],
         first_step_at=progress.first_step_at,
     )  # fmt: skip
-    made = training(folder, clock=clock, schedule=SCHEDULE, objective=OBJECTIVE, **changes)
-    inner = made.phases[0].take
+    made = training(folder, clock=clock, **{"schedule": SCHEDULE, "objective": OBJECTIVE, **changes})
 
-    def take(*asked: Any) -> Any:
-        now[0] += 1.0
-        return inner(*asked)
+    def slowed(phase: Phase) -> Phase:
+        def take(*asked: Any) -> Any:
+            now[0] += 1.0
+            return phase.take(*asked)
 
-    return replace(made, phases=(replace(made.phases[0], take=take),))
+        return replace(phase, take=take)
+
+    return replace(made, phases=tuple(slowed(phase) for phase in made.phases))
 
 
 def steps(folder: Path) -> list[tuple[float, str, float]]:
@@ -66,6 +74,44 @@ def test_a_replay_repeats_it_bit_for_bit(tmp_path: Path) -> None:
     late = slow(tmp_path / "run", start=4.0, budget="40s")
     journaled(late)
     again, _ = replayed(slow(tmp_path / "again", start=9.0, budget="1h"), tmp_path / "run")
+    assert equal(late, again)
+
+
+def views(position: int, rows: int, progress: float) -> Batch:
+    """Sequences that change in the middle of the run, as those of views do."""
+    return rows_of(position + (1000 if progress < 0.5 else 0), rows, LENGTH)
+
+
+def pairs(position: int, rows: int, progress: float) -> Batch:
+    return replace(rows_of(position, rows, LENGTH), documents=np.arange(position, position + rows) // 2)
+
+
+FIRST = Phase(take=take, length=LENGTH, rows_per_epoch=1000, batch=ROWS, microbatch=ROWS)
+LATER = replace(FIRST, take=lambda position, rows, progress: rows_of(position, rows, 2 * LENGTH), length=2 * LENGTH)
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "triangle": {"schedule": BudgetTriangle()},
+    "linear": {"schedule": WarmupLinear(warmup=0.25)},
+    "cosine": {"schedule": Cosine(warmup=0.25)},
+    "mask rates": {"objective": CausalThenMasked(causal_fraction=0.0, mask_rates=(0.4, 0.3, 0.2, 0.1))},
+    "batch ramp": {"phases": (replace(FIRST, microbatch=2),), "ramp": Ramp(fraction=0.5)},
+    "second phase": {"phases": (FIRST, LATER), "phase2": SecondPhase(start=0.6, length=2 * LENGTH, lr=5e-3)},
+    "views": {"phases": (replace(FIRST, take=views),)},
+    "finish": {"phases": (FIRST, replace(FIRST, take=pairs)), "finish": Finish(start=0.7), "objective": Masked()},
+}
+"""What else changes along a run."""
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_other_schedule_is_that_of_a_run_that_starts_at_once_and_is_replayed(name: str, tmp_path: Path) -> None:
+    late, prompt = (
+        slow(tmp_path / folder, start=start, budget=budget, **SCHEDULES[name])
+        for folder, start, budget in (("late", 4.0, "40s"), ("prompt", 0.0, "36s"))
+    )
+    journaled(late)
+    journaled(prompt)
+    assert late.clock.first_step_at == 4.0
+    assert steps(tmp_path / "late") == steps(tmp_path / "prompt") and equal(late, prompt)
+    again, _ = replayed(slow(tmp_path / "again", start=9.0, budget="1h", **SCHEDULES[name]), tmp_path / "late")
     assert equal(late, again)
 
 
