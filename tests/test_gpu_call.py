@@ -116,6 +116,19 @@ def test_a_missing_package_is_named_before_the_first_stage(monkeypatch: pytest.M
         gpu.refuse_absent()
 
 
+def test_the_image_copies_what_exists_and_installs_pinned_versions() -> None:
+    root = FOLDER.parent
+    lines = (root / "Dockerfile").read_text().splitlines()
+    copied = [words[1:-1] for words in map(str.split, lines) if words[:1] == ["COPY"]]
+    assert copied and all((root / name).exists() for names in copied for name in names)
+    installs = [line for line in lines if "pip install" in line]
+    assert len(installs) == 2 and all("-c constraints.txt" in line for line in installs)
+    assert "\ntorch==" in (root / "constraints.txt").read_text()
+    assert (
+        'ENTRYPOINT ["daybreak"]' in lines and 'daybreak = "daybreak.cli:main"' in (root / "pyproject.toml").read_text()
+    )
+
+
 def test_fields_of_a_recipe_are_named_as_on_the_command_line() -> None:
     bare = script("bare")
     recipe = load_recipe("tiny")
