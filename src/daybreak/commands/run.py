@@ -454,9 +454,9 @@ def _docstrings(folder: RunFolder) -> tuple[list[Path], str]:
 
 
 def _protocol_for_size(folder: RunFolder) -> str:
-    """Return the protocol ``small`` for the hidden sizes that it was made for, else ``quick``."""
+    """Return the protocol ``distilled`` for the hidden sizes that it was made for, else ``quick``."""
     hidden_size = read_json(folder.model / "config.json").get("hidden_size", SMALL_HIDDEN_SIZE + 1)
-    return "small" if hidden_size <= SMALL_HIDDEN_SIZE else "quick"
+    return "distilled" if hidden_size <= SMALL_HIDDEN_SIZE else "quick"
 
 
 def _budget_by(deadline: Deadline, folder: RunFolder, with_tasks: bool) -> str:

@@ -21,7 +21,7 @@ from daybreak import cli
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.task_pairs import baseline_sentence, pair_results
 from daybreak.evaluation.baselines import bag_of_words as module
-from daybreak.evaluation.baselines.bag_of_words import WordScores, bag_of_words, overlap
+from daybreak.evaluation.baselines.bag_of_words import WordScores, bag_of_words, held_out_predictions, overlap
 from daybreak.evaluation.finetuning import task_evaluation
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task
@@ -93,6 +93,43 @@ def test_one_sentence_equals_scikit_learn(tmp_path: Path, monkeypatch: pytest.Mo
     assert table[:, 1].tolist() == chances.argmax(axis=1).tolist()
     assert table[:, 3] == pytest.approx(chances.max(axis=1), abs=1e-9)
     assert scores(data)["accuracy"] > 0.9
+
+
+def test_each_training_row_is_predicted_by_a_model_that_has_not_seen_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write(tmp_path, singles(60, 0), singles(20, 1))
+    monkeypatch.setattr(module, "STRENGTHS", (3.0,))
+    found = held_out_predictions(kind_of(data.task), data, data.train)
+    texts, targets = np.array([text for (text,) in data.train.texts]), np.array(data.train.targets)
+    folds = np.random.default_rng(module.SEED).permutation(60) % module.FOLDS
+    for fold in range(module.FOLDS):
+        parts = (
+            TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=module.WORD),
+            TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
+        )
+        seen = sparse.hstack([part.fit_transform(texts[folds != fold]) for part in parts], "csr")
+        model = LogisticRegression(C=3.0, max_iter=1000).fit(seen, targets[folds != fold])
+        chances = model.predict_proba(sparse.hstack([part.transform(texts[folds == fold]) for part in parts], "csr"))
+        assert found[folds == fold] == pytest.approx(chances, abs=1e-9)
+    assert (found.argmax(axis=1) == targets).mean() > 0.8
+    changed = replace(data.train, targets=[1 - data.train.targets[0], *data.train.targets[1:]])
+    assert held_out_predictions(kind_of(data.task), data, changed)[0] == pytest.approx(found[0]), "its own label"
+
+
+def test_rows_beyond_the_bound_are_predicted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path, pairs(40, 0), pairs(10, 1), kind="regression")
+    monkeypatch.setattr(module, "MOST_CHARACTERS", sum(len(a) + len(b) for a, b in data.train.texts[:30]))
+    found = held_out_predictions(kind_of(data.task), data, data.train)
+    assert found.shape == (40, 1)
+    assert np.corrcoef(found[:, 0], data.train.targets)[0, 1] > 0.8
+
+
+def test_held_out_predictions_of_few_rows_are_probabilities(tmp_path: Path) -> None:
+    for count in (2, 3, 7):
+        data = write(tmp_path, singles(count, 0), singles(4, 1))
+        found = held_out_predictions(kind_of(data.task), data, data.train)
+        assert found.shape == (count, 2) and found.sum(axis=1) == pytest.approx(np.ones(count))
 
 
 def test_a_pair_equals_scikit_learn_on_the_same_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The protocol small: its heads by hand, both orders of a pair, half precision, the used part of the embeddings."""
+"""The protocols small and distilled: heads by hand, soft targets, both orders, half precision, used embeddings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ import tokenizers
 import torch
 import transformers
 from torch import nn
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from daybreak import __version__
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
+from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
 from daybreak.evaluation.finetuning import fast_training, finetune
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
 from daybreak.evaluation.finetuning.fast_training import WorkingCopy
@@ -40,7 +42,7 @@ from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.schemas.tasks import FinetuningRun
 
 WriteTask = Callable[..., Path]
-SMALL, QUICK = PROTOCOLS["small"], PROTOCOLS["quick"]
+SMALL, QUICK, DISTILLED = PROTOCOLS["small"], PROTOCOLS["quick"], PROTOCOLS["distilled"]
 BOTH = dataclasses.replace(SMALL, both_orders=True)
 CLASSIFICATION = KINDS["classification"]
 PAIRS = LabelledRows(
@@ -124,6 +126,45 @@ def test_the_answer_does_not_depend_on_the_order_of_a_symmetric_pair(
     (file,) = (tmp_path / "cells").rglob("*seed-*.json")
     judged = read_json(file, FinetuningRun).scored_rows["dev"]
     assert judged[0] == judged[1] != judged[2]
+
+
+def test_distilled_mixes_labels_and_held_out_predictions_of_the_bag_of_words(
+    encoder: Path, write_task: WriteTask
+) -> None:
+    data = pair_task(write_task, False)
+    rows, plain = encode_task(encoder, data, DISTILLED), encode_task(encoder, data, SMALL)
+    assert rows.train.features == plain.train.features
+    train = plain.train.rows
+    guesses = held_out_predictions(CLASSIFICATION, data, train)
+    expected = [0.5 * np.eye(2)[label] + 0.5 * guess for label, guess in zip(train.targets, guesses)]
+    assert np.array(rows.train.targets) == pytest.approx(np.array(expected), abs=1e-6)
+    assert rows.parts["dev"].targets == plain.parts["dev"].targets, "scores use the labels alone"
+    logits = torch.randn(3, 2)
+    loss = CLASSIFICATION.loss(
+        SequenceClassifierOutput(logits=logits), CLASSIFICATION.targets(rows.train, [2, 0, 5], 9)
+    )
+    by_hand = -np.mean(
+        [(expected[row] * logits[place].log_softmax(0).numpy()).sum() for place, row in enumerate((2, 0, 5))]
+    )
+    assert float(loss) == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_distilled_leaves_numbers_and_stock_heads_as_small_has_them(encoder: Path, write_task: WriteTask) -> None:
+    numbers = load_task(
+        read_task_file(write_task([("a", "0.5"), ("b", "1"), ("c", "2")], [("d", "1")], 'kind = "regression"'))
+    )
+    assert encode_task(encoder, numbers, DISTILLED).train.targets == encode_task(encoder, numbers, SMALL).train.targets
+    assert "distillation" not in DISTILLED.recorded(Setting(1, 1e-3, 16), 16, task_type(numbers.task))
+    assert {kind for kind, _ in DISTILLED.distillation} == {"single", "pair"}
+
+
+def test_distilled_runs_from_rows_to_result(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"epochs": 1, "rows": 64, "seeds": 1}
+    (result,) = evaluate(encoder, [str(weather)], protocol="distilled", out=tmp_path / "a", **options)
+    (again,) = evaluate(encoder, [str(weather)], protocol="distilled", out=tmp_path / "b", **options)
+    (plain,) = evaluate(encoder, [str(weather)], protocol="small", out=tmp_path / "c", **options)
+    assert result.settings["distillation"] == 0.5 and "distillation" not in plain.settings
+    assert result.scores == again.scores and result.scores["nll"] != plain.scores["nll"]
 
 
 def test_tasks_of_glue_whose_pairs_have_no_order() -> None:

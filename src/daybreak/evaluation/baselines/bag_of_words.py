@@ -36,6 +36,8 @@ VERSION = 3
 STRENGTHS = (10.0, 1.0, 0.1, 100.0)
 """Inverse regularization of the linear model (scikit-learn's C), selected on a fifth of the training rows."""
 HELD_OUT = 0.2
+FOLDS = 5
+"""Folds of ``held_out_predictions``."""
 SEED = 0
 MOST_TO_CHOOSE = 5_000
 """Most training rows for the selection; the final fit uses all rows."""
@@ -78,6 +80,26 @@ def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores:
     return WordScores(_linear(kind, data, train), len(train))
 
 
+def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.ndarray:
+    """Predict each training row with a baseline that is fitted on rows of other folds.
+
+    Features and regularization are selected once, on all training rows.
+
+    Returns:
+        The probabilities of classification, float64[R, C], or the numbers of regression, float64[R, 1].
+    """
+    bounded = _bounded(train)
+    columns, strength = _select(kind, data, bounded)
+    folds = np.random.default_rng(SEED).permutation(len(train)) % FOLDS
+    found = np.empty((len(train), 1 if kind.numeric else len(data.labels)))
+    for fold in range(FOLDS):
+        others, rows = np.flatnonzero(folds[: len(bounded)] != fold), np.flatnonzero(folds == fold)
+        if len(others) and len(rows):
+            fitted = _Linear(kind, data, bounded.take(others.tolist()), columns, strength)
+            found[rows] = fitted.answers(train.take(rows.tolist()))
+    return found if kind.numeric else np.exp(found)
+
+
 def _bounded(train: LabelledRows) -> LabelledRows:
     """Return the first rows with at most MOST_CHARACTERS characters in total (at least one row)."""
     ends = accumulate(sum(map(len, texts)) for texts in train.texts)
@@ -90,10 +112,16 @@ def _bounded(train: LabelledRows) -> LabelledRows:
 
 def _linear(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.ndarray]:
     """Select features and regularization on a part of the training rows, fit on all rows, and predict every part."""
+    fitted = _Linear(kind, data, train, *_select(kind, data, train))
+    return {part: fitted.evaluate(rows) for part, rows in data.parts.items()}
+
+
+def _select(kind: Kind, data: TaskRows, train: LabelledRows) -> tuple[slice, float]:
+    """Return the columns of the features and the regularization that are best on a part of the training rows."""
     order = np.random.default_rng(SEED).permutation(len(train))[:MOST_TO_CHOOSE]
     held = max(1, round(HELD_OUT * len(order)))
     inside, outside = train.take(order[held:].tolist()), train.take(order[:held].tolist())
-    features = _Features(pair=kind.name == "choice" or len(data.task.text) > 1, second_alone=kind.name == "choice")
+    features = _features(kind, data)
     columns, strength, best = features.variants[0], STRENGTHS[0], -np.inf
     if len(set(inside.targets)) > 1:
         sample = _samples(kind, inside)
@@ -101,15 +129,30 @@ def _linear(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.nda
         for some in features.variants:
             for each in STRENGTHS:
                 model = _fitted(kind, seen[:, some], sample.targets, each)
-                table = _evaluated(kind, data.labels, model, unseen[:, some], outside)
+                table = _evaluated(kind, data.labels, _answers(kind, data.labels, model, unseen[:, some]), outside)
                 if (score := kind.score(table, data.labels)[data.task.metric]) > best:
                     columns, strength, best = some, each, score
-    sample = _samples(kind, train)
-    model = _fitted(kind, features.of(sample.texts, fit=True)[:, columns], sample.targets, strength)
-    return {
-        part: _evaluated(kind, data.labels, model, features.of(_samples(kind, rows).texts)[:, columns], rows)
-        for part, rows in data.parts.items()
-    }
+    return columns, strength
+
+
+class _Linear:
+    """The linear model, fitted on ``train`` with these columns of the features and this regularization."""
+
+    def __init__(self, kind: Kind, data: TaskRows, train: LabelledRows, columns: slice, strength: float):
+        self._kind, self._labels, self._columns = kind, data.labels, columns
+        self._features = _features(kind, data)
+        sample = _samples(kind, train)
+        seen = self._features.of(sample.texts, fit=True)[:, columns]
+        self._model = _fitted(kind, seen, sample.targets, strength)
+
+    def answers(self, rows: LabelledRows) -> np.ndarray:
+        """Return the log-probabilities of the samples of ``rows``, float64[R, C], or numbers, float64[R, 1]."""
+        features = self._features.of(_samples(self._kind, rows).texts)[:, self._columns]
+        return _answers(self._kind, self._labels, self._model, features)
+
+    def evaluate(self, rows: LabelledRows) -> np.ndarray:
+        """Return ``Kind.evaluate`` of the predictions for ``rows``."""
+        return _evaluated(self._kind, self._labels, self.answers(rows), rows)
 
 
 def _samples(kind: Kind, rows: LabelledRows) -> LabelledRows:
@@ -135,16 +178,25 @@ def _fitted(kind: Kind, features: Any, targets: Sequence[Any], strength: float) 
         return model.fit(features, targets)
 
 
-def _evaluated(kind: Kind, labels: Sequence[str], model: Any, features: Any, rows: LabelledRows) -> np.ndarray:
-    """Return ``Kind.evaluate`` of the model's predictions for ``rows`` with these features."""
+def _answers(kind: Kind, labels: Sequence[str], model: Any, features: Any) -> np.ndarray:
+    """Return the model's log-probabilities, float64[R, C], or numbers, float64[R, 1]."""
     if kind.numeric:
-        answers = model.predict(features)[:, None]
-    else:
-        answers = np.full((features.shape[0], len(labels) or 2), UNSEEN)
-        answers[:, model.classes_] = np.maximum(np.log(model.predict_proba(features) + TINY), UNSEEN)
+        return np.asarray(model.predict(features))[:, None]
+    answers = np.full((features.shape[0], len(labels) or 2), UNSEEN)
+    answers[:, model.classes_] = np.maximum(np.log(model.predict_proba(features) + TINY), UNSEEN)
+    return answers
+
+
+def _evaluated(kind: Kind, labels: Sequence[str], answers: np.ndarray, rows: LabelledRows) -> np.ndarray:
+    """Return ``Kind.evaluate`` of the answers to the samples of ``rows``."""
     if kind.name == "choice":
         answers = answers[:, 1].reshape(len(rows), -1)
     return kind.evaluate(EncodedRows({}, rows.targets, [], rows), list(answers), labels)
+
+
+def _features(kind: Kind, data: TaskRows) -> _Features:
+    choice = kind.name == "choice"
+    return _Features(pair=choice or len(data.task.text) > 1, second_alone=choice)
 
 
 class _Features:

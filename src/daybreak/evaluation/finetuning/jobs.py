@@ -18,6 +18,7 @@ import torch
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_text
 from daybreak.core.serialization import to_dict
+from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
@@ -83,6 +84,8 @@ def encode_task(folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bo
         return with_pair_features(found, tokenizer, length, head) if len(data.task.text) == 2 else found
 
     train = training_subset(data.train, protocol.train_rows)
+    if weight := protocol.distillation_of(data.task):
+        train = with_soft_targets(kind, data, train, weight)
     names = [file.name for file in data.task.unlabelled] if unlabelled else []
     to_predict = {name: kind.load_unlabelled(data.task, name) for name in names}
     return EncodedTask(
@@ -93,6 +96,13 @@ def encode_task(folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bo
         unlabelled={name: encoded(rows) for name, rows in to_predict.items()},
         swapped={name: encoded(rows.swapped()) for name, rows in (data.parts | to_predict).items()} if both else {},
     )
+
+
+def with_soft_targets(kind: Kind, data: TaskRows, train: LabelledRows, weight: float) -> LabelledRows:
+    """Return classification rows whose targets are probabilities, with ``weight`` for those of the bag of words."""
+    labels = np.eye(len(data.labels))[train.targets]
+    probabilities = (1 - weight) * labels + weight * held_out_predictions(kind, data, train)
+    return replace(train, targets=np.round(probabilities, DIGITS).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)

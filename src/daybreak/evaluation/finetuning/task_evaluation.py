@@ -242,7 +242,8 @@ class TaskEvaluation:
         subset = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}
         config = load_config(self.folder)
         length = max_sequence_length(config, load_tokenizer(self.folder), self.protocol)
-        return {**self.protocol.recorded(setting, config.hidden_size), "length": length, **subset}
+        recorded = self.protocol.recorded(setting, config.hidden_size, task_type(self.data.task))
+        return {**recorded, "length": length, **subset}
 
 
 def _with_absolute_paths(task: Task) -> Task:

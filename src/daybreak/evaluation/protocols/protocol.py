@@ -87,6 +87,10 @@ class Protocol:
     """(task type, its settings) with the types of ``kinds.task_type``. ``own`` takes precedence."""
     heads: tuple[tuple[str, str], ...] = ()
     """(task type, a name of ``heads.HEADS``); other types have the stock head."""
+    distillation: tuple[tuple[str, float], ...] = ()
+    """(task type, weight w): the training targets are (1 - w) times the label plus w times the probabilities that the
+    bag of words gives to rows that it was not fitted on (soft targets: Hinton et al. 2015, arXiv:1503.02531). Other
+    types learn from the labels alone."""
     both_orders: bool = False
     """Train on both orders of symmetric pairs, and average the outputs over both."""
     precision: str = "float32"
@@ -99,12 +103,17 @@ class Protocol:
         return dataclasses.replace(
             self,
             heads=tuple(pair for pair in self.heads if pair[0] == type),
+            distillation=tuple(pair for pair in self.distillation if pair[0] == type),
             both_orders=self.both_orders and task.symmetric,
         )
 
     def head_of(self, task: Task) -> str:
         """Return the head of a task, a name of ``heads.HEADS``."""
         return dict(self.heads).get(_type_of(task), "stock")
+
+    def distillation_of(self, task: Task) -> float:
+        """Return the weight of the bag of words in the training targets of a task."""
+        return dict(self.distillation).get(_type_of(task), 0.0)
 
     def settings(self, hidden_size: int, family: str, type: str = "") -> list[Setting]:
         """Return all combinations of epochs and rates for a task and a hidden size; the dev score selects one."""
@@ -127,8 +136,8 @@ class Protocol:
         """Return the layer-wise decay factor for a hidden size; 1.0 for none."""
         return _fitting(self.layer_decay, hidden_size) if self.layer_decay else 1.0
 
-    def recorded(self, setting: Setting, hidden_size: int) -> dict[str, float]:
-        """Return the hyperparameters that a result records."""
+    def recorded(self, setting: Setting, hidden_size: int, type: str = "") -> dict[str, float]:
+        """Return the hyperparameters that the result of a task of this type records."""
         found = {
             "learning_rate": setting.rate,
             "epochs": setting.epochs,
@@ -141,6 +150,7 @@ class Protocol:
             "layer_decay": self.layer_decay_at(hidden_size) if self.layer_decay else None,
             "max_grad_norm": self.max_grad_norm,
             "dropout": self.dropout,
+            "distillation": dict(self.distillation).get(type),
             "most_train_rows": self.train_rows,
         }
         return {name: value for name, value in found.items() if value is not None}

@@ -26,7 +26,10 @@ from daybreak.evaluation.tasks.task_kind import Kind
 
 
 class OneOfSeveral(Kind):
-    """Kinds with one logit per class and a class id as target, trained with cross-entropy."""
+    """Kinds with one logit per class, trained with cross-entropy.
+
+    A target is a class id, or in training rows the C probabilities of the classes.
+    """
 
     def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
         return torch.tensor([rows.targets[index] for index in indices])
