@@ -21,6 +21,7 @@ RECORDS = ROOT / "records"
 COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTALL)
 """A copy on a page, with its source."""
 DEFAULT_RUN = "2026-11-23-tiny-3m-word-vectors"
+DISTILLED = "2026-11-24-tiny-15000steps-distilled"
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
 SPEED = {
@@ -126,7 +127,7 @@ def glue() -> str:
 
 
 def glue_current() -> str:
-    """GLUE scores of the current flagship under the protocol ``small``, beside its baselines."""
+    """GLUE scores of the current flagship under ``small`` and ``distilled``, beside its baselines."""
     scores = {
         name: {(result["task"], result["model"]): result for result in read(f"{record}/results.json")}
         for name, record in CURRENT.items()
@@ -141,6 +142,15 @@ def glue_current() -> str:
     for name, record in CURRENT.items():
         cells = (score(scores[name][task, "pretrained"]) for task in GLUE)
         rows.append([f"[{name}](../records/{record}/)", *cells])
+    results = [result for result in read(f"{DISTILLED}/results.json") if result["protocol"] == "distilled"]
+    found = {(result["task"], result["model"]): result for result in results}
+    for model, name in (
+        ("untrained", "`tiny` without pretraining, `distilled`"),
+        ("pretrained", f"[`tiny`, 15,000 steps, `distilled`](../records/{DISTILLED}/)"),
+    ):
+        rows.append([name, *(score(found[task, model]) for task in GLUE)])
+        both = (f"{100 * statistics.fmean(found[task, model]['combined']):.1f}" for task in GLUE)
+        rows.append(["averaged with the bag of words", *both])
     return table(["model", *GLUE.values()], rows)
 
 
