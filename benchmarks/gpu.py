@@ -227,6 +227,7 @@ def glue5(call: Call) -> None:
     tasks = str(toy.toy_task(call.work)) if call.dry else call.chosen.tasks
     command = measure.daybreak("evaluate", str(run), "--tasks", tasks, "--seeds", str(call.chosen.seeds))
     command += ["--task-dir", str(call.chosen.task_dir)] if call.chosen.task_dir else []
+    command += [] if call.dry else ["--workers", str(call.chosen.workers)]
     for which, extra in (("pretrained", []), ("untrained", ["--untrained"])):
         seconds = call.run([*command, *extra])
         call.tell("glue5", results=read_json(run / "results.json"), **{f"{which}_seconds": seconds})
@@ -238,6 +239,7 @@ def swept(call: Call, stage: str, names: str, lengths: str) -> None:
     chosen = argparse.Namespace(data=None, **dict.fromkeys(throughput.DEFAULTS["cuda"]))
     if call.dry:
         throughput.shorten(chosen)
+        chosen.vocabularies = "512"
     else:
         chosen.recipes, chosen.lengths = names, lengths
     device, until = probe.choose_device(), call.until - GRACE
@@ -354,6 +356,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tasks", default="glue5")
     parser.add_argument("--task-dir", type=Path, help="files of the tasks; without them glue5 is left out")
     parser.add_argument("--seeds", type=int, default=3, help="of each fine-tuning")
+    parser.add_argument("--workers", type=int, default=4, help="fine-tunings side by side, which launch small kernels")
     chosen = parser.parse_args()
     chosen.dry_run = chosen.dry_run or chosen.short
     if strange := set(chosen.only.split(",")) - STAGES.keys():

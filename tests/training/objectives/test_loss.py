@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from daybreak.training.objectives import loss
 from daybreak.training.objectives.loss import CHUNK, LinearCrossEntropy
 
 WIDTH, VOCABULARY = 12, 37
@@ -110,3 +111,28 @@ def test_it_works_without_gradients() -> None:
     with torch.no_grad():
         loss = LinearCrossEntropy.apply(*inputs, answers)
     assert not loss.requires_grad and loss.item() > 0
+
+
+@pytest.mark.parametrize("arithmetic", [torch.float32, torch.bfloat16])
+def test_memory_that_is_used_again_changes_nothing(arithmetic: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other numbers of targets, other shapes and a validation before training, each beside new memory."""
+
+    def step(targets: int, width: int, buffers: loss.Buffers) -> list[Tensor]:
+        monkeypatch.setattr(loss, "BUFFERS", buffers)
+        rng = torch.Generator().manual_seed(targets)
+        sizes = ((targets, width), (VOCABULARY, width), (VOCABULARY,))
+        inputs = [torch.randn(size, generator=rng).requires_grad_() for size in sizes]
+        answers = torch.randint(VOCABULARY, (targets,), generator=rng)
+        with torch.autocast("cpu", arithmetic, enabled=arithmetic != torch.float32):
+            with torch.inference_mode():
+                LinearCrossEntropy.apply(*inputs, answers)
+            total = LinearCrossEntropy.apply(*inputs, answers)
+        total.backward()
+        return [total.detach(), *(each.grad for each in inputs if each.grad is not None)]
+
+    kept = loss.Buffers()
+    for targets, width in ((8, WIDTH), (20, WIDTH), (3, WIDTH), (CHUNK + 5, 5), (0, 5), (8, WIDTH)):
+        found, expected = step(targets, width, kept), step(targets, width, loss.Buffers())
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    memory = [kept.take(4, torch.zeros(VOCABULARY, WIDTH), arithmetic)[0].data_ptr() for _ in "12"]
+    assert memory[0] == memory[1]

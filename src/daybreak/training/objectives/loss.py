@@ -5,6 +5,7 @@ N targets, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -25,6 +26,43 @@ def chunk(device: torch.device, vocabulary: int) -> int:
     if device.type == "cpu":
         return max(CPU_CHUNK, min(CHUNK, CPU_LOGITS // vocabulary))
     return max(CHUNK, min(GPU_CHUNK, GPU_LOGITS // vocabulary))
+
+
+class Buffers(threading.local):
+    """Memory of the loss that is used again in the next step on a CPU.
+
+    There, fresh pages cost as much time as the softmax. The allocator of a GPU does the same by itself.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[torch.Size, torch.dtype] | None = None
+        self._kept: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def take(self, rows: int, weight: Tensor, product: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Return uninitialized logits [rows, V] in ``product``, probabilities [rows, V] in float32, and a gradient of
+        ``weight`` [V, D] in ``product``; they are valid until the next call."""
+        if type(weight.data) is not Tensor or weight.device.type != "cpu":  # not for tensors without numbers
+            return self._made(rows, weight, product)
+        key = (weight.shape, product)
+        if self._kept is None or self._key != key or len(self._kept[0]) < rows:
+            self._key = key
+            with torch.inference_mode(False):  # a validation may come first
+                self._kept = self._made(rows, weight, product)
+        logits, probabilities, gradient = self._kept
+        return logits[:rows], probabilities[:rows], gradient
+
+    def _made(self, rows: int, weight: Tensor, product: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        size, device = (rows, len(weight)), weight.device
+        # In float32 the products of all chunks are added to the gradient itself.
+        low = tuple(weight.shape) if product != torch.float32 else (0,)
+        return (
+            torch.empty(size, dtype=product, device=device),
+            torch.empty(size, device=device),
+            torch.empty(low, dtype=product, device=device),
+        )
+
+
+BUFFERS = Buffers()
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -49,11 +87,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             bias_gradient = None if bias is None else torch.zeros_like(bias)
             total = torch.zeros((), dtype=torch.float32, device=device)
             rows = chunk(device, len(weight))
-            size = (min(rows, len(targets)), len(weight))
-            logit_buffer, probabilities = (
-                torch.empty(size, dtype=product, device=device),
-                torch.empty(size, device=device),
-            )
+            logit_buffer, probabilities, weight_buffer = BUFFERS.take(min(rows, len(targets)), weight, product)
             for start in range(0, len(targets), rows):
                 part, answers = features[start : start + rows].to(product), targets[start : start + rows, None]
                 logits = logit_buffer[: len(part)]
@@ -68,12 +102,13 @@ class LinearCrossEntropy(torch.autograd.Function):
                 gradient.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=gradient.dtype))
                 if bias_gradient is not None:
                     bias_gradient += gradient.sum(dim=0)
-                low_gradient = gradient.to(product)
+                # The logits are not needed any more.
+                low_gradient = gradient if product == torch.float32 else logits.copy_(gradient)
                 torch.mm(low_gradient, low_weight, out=features_gradient[start : start + rows])
                 if product == weight_gradient.dtype:
                     weight_gradient.addmm_(low_gradient.T, part)
                 else:
-                    weight_gradient += low_gradient.T @ part
+                    weight_gradient += torch.mm(low_gradient.T, part, out=weight_buffer)
         ctx.save_for_backward(features_gradient, weight_gradient, bias_gradient)
         return total
 
