@@ -41,13 +41,12 @@ class Buffers(threading.local):
     def take(self, rows: int, weight: Tensor, product: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return uninitialized logits [rows, V] in ``product``, probabilities [rows, V] in float32, and a gradient of
         ``weight`` [V, D] in ``product``; they are valid until the next call."""
-        if type(weight.data) is not Tensor or weight.device.type != "cpu":  # not for tensors without numbers
+        # Tensors without numbers, and those of a validation, cannot be used in training.
+        if type(weight.data) is not Tensor or weight.device.type != "cpu" or torch.is_inference_mode_enabled():
             return self._made(rows, weight, product)
         key = (weight.shape, product)
         if self._kept is None or self._key != key or len(self._kept[0]) < rows:
-            self._key = key
-            with torch.inference_mode(False):  # a validation may come first
-                self._kept = self._made(rows, weight, product)
+            self._key, self._kept = key, self._made(rows, weight, product)
         logits, probabilities, gradient = self._kept
         return logits[:rows], probabilities[:rows], gradient
 
