@@ -45,13 +45,21 @@ def test_what_a_page_copies_is_what_it_was_copied_from(name: str) -> None:
     assert TEXTS[name] == TABLES["renewed"](TEXTS[name]), "If the change is meant: make tables"
 
 
-def test_the_reference_has_every_verb_and_everything_that_reaches_disk() -> None:
+def test_the_reference_has_every_command_and_everything_that_reaches_disk() -> None:
     page = re.findall(r"^::: (\S+)$", TEXTS["docs/reference.md"], re.MULTILINE)
     functions = {verb.replace("-", "_") for verb in cli.COMMANDS if verb != "recipes"} | {"catalogue"}
     assert functions - {name.rpartition(".")[2] for name in page} == set()
     wanted = {f"daybreak.schemas.{path.stem}" for path in (ROOT / "src/daybreak/schemas").glob("[!_]*.py")}
     wanted -= {"daybreak.schemas.old_names"}  # maps names of older files; holds no type
     assert wanted - set(page) == set() and len(page) == len(set(page))
+
+
+def test_every_source_file_that_the_architecture_names_exists() -> None:
+    files = [path for folder in ("src/daybreak", "docs", "tests") for path in (ROOT / folder).rglob("*.py")]
+    known = [f"/{path.relative_to(ROOT).as_posix()}" for path in files]
+    named = set(re.findall(r"[\w/]+\.py", TEXTS["docs/architecture.md"]))
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in known)] == []
 
 
 def test_make_knows_the_two_commands() -> None:
