@@ -110,7 +110,7 @@ def test_moments_reach_every_mask_rate() -> None:
     assert [objective.mask_rate(moment) for moment in found] == [rate for rate in objective.mask_rates for _ in "12"]
 
 
-def test_shares_of_the_matrix_rate() -> None:
+def test_fractions_of_the_matrix_rate() -> None:
     throughput = script("throughput")
     blocks = [{"tokens": 100, "seconds": seconds, "flops": 1e6, "peak_gib": seconds} for seconds in (1.0, 2.0, 4.0)]
     found = throughput.variant(blocks, rate=5e6)
@@ -282,7 +282,7 @@ def test_a_plan_of_faults_depends_on_its_seed_alone() -> None:
     assert plans != [chaos.plan(1, number, ("prepare", "study")) for number in range(60)]
 
 
-def test_what_ends_badly_is_told_apart() -> None:
+def test_what_ends_badly_is_distinguished() -> None:
     chaos = script("chaos")
 
     def wrong(code: int, output: str, kind: str = "") -> str:

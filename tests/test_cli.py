@@ -69,7 +69,7 @@ for command in sorted({*COMMANDS} - {"pretrain", "run"}):
     assert done.returncode == 0, done.stderr
 
 
-def test_help_names_every_verb_and_the_first_command() -> None:
+def test_help_names_every_command_and_the_first_command() -> None:
     for words in ((), ("--help",), ("-h",), ("help",)):
         code, text = said(*words)
         assert code == 0 and "daybreak run mini --corpus TEXT --budget 15m" in text
@@ -86,7 +86,7 @@ def test_the_version_comes_from_a_fresh_process_without_torch() -> None:
 
 
 @pytest.mark.parametrize(("word", "near"), [("pretain", "pretrain"), ("reports", "report"), ("evalute", "evaluate")])
-def test_an_unknown_verb_gets_the_nearest(word: str, near: str, refused: Refused) -> None:
+def test_an_unknown_command_gets_the_nearest(word: str, near: str, refused: Refused) -> None:
     assert f"There is no command '{word}'. Did you mean '{near}'?" in refused(word)
 
 

@@ -250,7 +250,7 @@ def test_what_is_only_parsed_comes_to_a_model_that_can_be_built(
 
 
 @pytest.mark.parametrize("command", [command for command in ONLY_PARSED if not words_of(command)])
-def test_what_other_programs_are_told_they_understand(command: str) -> None:
+def test_other_programs_understand_what_they_get(command: str) -> None:
     subprocess.run(["bash", "-n", "-c", command], check=True)
     words = shlex.split(command)
     if "make" in words:

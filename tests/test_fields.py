@@ -225,7 +225,7 @@ def unread_parameters(sources: Sources) -> list[str]:
     ]
 
 
-def test_every_parameter_of_a_verb_is_read() -> None:
+def test_every_parameter_of_a_command_is_read() -> None:
     assert unread_parameters(SOURCES) == []
 
 

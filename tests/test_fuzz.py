@@ -101,7 +101,7 @@ def test_damage_depends_on_the_seed_alone_and_changes_the_content(damage: str, w
     assert sum(one != content for one in made) > 20
 
 
-def test_a_finding_can_be_repeated_from_what_is_kept(world: Path, tmp_path: Path) -> None:
+def test_a_failure_can_be_repeated_from_what_is_kept(world: Path, tmp_path: Path) -> None:
     fuzz = script("fuzz")
     file = "run/recipe.json"
     broken = fuzz.Reader("broken", (file,), lambda: json.loads(Path(file).read_text()), ("run",))

@@ -73,7 +73,7 @@ def test_the_example_refuses_a_setting_that_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_what_was_left_out_is_told_by_step_and_reason(corpus: Path, tmp_path: Path) -> None:
+def test_what_was_left_out_is_counted_by_filter_and_reason(corpus: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     prepare([corpus], data, tokenizer=SMALL, preprocessing=Preprocessing(filters=str(EXAMPLE), show_text=True))
     digits, stand_ins, equal = read_json(data / "corpus.json", CorpusReport).steps
@@ -166,7 +166,7 @@ def test_killed_in_a_filter_it_goes_on_and_comes_out_the_same(tmp_path: Path, da
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_filter_that_fails_is_told_in_one_sentence_and_nothing_is_lost(
+def test_a_filter_that_fails_is_reported_in_one_sentence_and_nothing_is_lost(
     workers: int, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     file, data = tmp_path / "mine.py", tmp_path / "data"

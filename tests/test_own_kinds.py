@@ -18,7 +18,7 @@ from daybreak.commands.study_data import Preparation, study_data
 from daybreak.core.encoder import EncoderConfig
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.data.sequences.sampler import RowsConfig
+from daybreak.data.sequences.sampler import SequencesConfig
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.recipe import load_recipe, resolved
 from daybreak.schemas.run import Parity
@@ -84,7 +84,7 @@ def asked(verb: str, run: Path, data: Path, out: Path) -> list[object]:
 
 
 @pytest.mark.parametrize("verb", ["verify", "record", "export", "pretrain", "from"])
-def test_a_verb_says_what_to_name_and_does_its_work_with_it(
+def test_a_command_says_what_to_name_and_does_its_work_with_it(
     verb: str, run: Path, unknown: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, recipe = tmp_path / "out", read_json(unknown / "recipe.json")
@@ -111,7 +111,7 @@ def test_a_verb_says_what_to_name_and_does_its_work_with_it(
         assert exit_code(*asked(verb, unknown, data, out), "--recipe", tmp_path / "mine.py") == 0  # as if to resume
 
 
-def test_a_class_of_another_version_or_a_wrong_name_is_told_likewise(
+def test_a_class_of_another_version_or_a_wrong_name_is_reported_likewise(
     unknown: Path, refused: Callable[..., str]
 ) -> None:
     """As in a folder that was written before recipe.json said which kinds do not ship."""
@@ -131,7 +131,7 @@ def test_the_report_names_the_file_that_is_needed(run: Path, tmp_path: Path) -> 
     )
 
 
-def test_only_what_does_not_ship_is_told_of(tmp_path: Path) -> None:
+def test_only_what_does_not_ship_is_named(tmp_path: Path) -> None:
     assert "own_kinds" not in resolved(load_recipe("bert-2018"))
     own = load_recipe(ARCHITECTURE)
     plain = resolved(own)
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_recipe_is_refused(run: Path, refused: Callable[..., s
 # ---------------------------------------------------------------- texts against each other
 
 
-def test_cells_are_told_which_file_defines_the_classes_of_ones_own(
+def test_cells_get_the_file_that_defines_the_classes_of_ones_own(
     corpus: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``daybreak pretrain`` is another process: of the recipe's file it knows what it is told."""
@@ -171,7 +171,7 @@ def test_cells_are_told_which_file_defines_the_classes_of_ones_own(
     assert written["rows"]["kind"] == "PackedRows"
 
 
-def test_classes_of_ones_own_that_a_cell_could_not_know_or_judge_are_refused_at_once(tmp_path: Path) -> None:
+def test_classes_of_ones_own_that_a_cell_could_not_know_or_evaluate_are_refused_at_once(tmp_path: Path) -> None:
     plain = Preparation(preprocessings=("raw", "filtered"))
     asked: dict[str, Any] = dict(out=tmp_path / "out", budget="20steps", threads=1, preparation=plain)
     with pytest.raises(UserError, match=r"'a, raw': It uses MaskedSpans, .* Name that file: code="):
@@ -208,7 +208,9 @@ def test_a_class_of_ones_own_that_cannot_be_used_is_refused_in_its_file(tmp_path
     assert load_recipe(path).schedule(0.0, 64) == 0.5
 
 
-@pytest.mark.parametrize("kind", [EncoderConfig, Objective, OptimizerConfig, RowsConfig, Schedule, TokenizerConfig])
+@pytest.mark.parametrize(
+    "kind", [EncoderConfig, Objective, OptimizerConfig, SequencesConfig, Schedule, TokenizerConfig]
+)
 def test_no_plug_point_can_be_made_itself(kind: Any) -> None:
     fields = {field.name: 1.0 for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
     with pytest.raises(TypeError, match="abstract"):

@@ -35,7 +35,7 @@ class Still:
         pass
 
 
-def test_a_judge_looks_at_its_marks_and_takes_no_time() -> None:
+def test_an_evaluation_happens_at_its_marks_and_takes_no_time() -> None:
     judged = script("judged")
     batch = Batch(ids=np.random.default_rng(0).integers(5, VOCABULARY, (3, LENGTH)))
     validation = Validation(batch, np.ones(VOCABULARY, np.uint64), torch.device("cpu"))
@@ -50,7 +50,7 @@ def test_a_judge_looks_at_its_marks_and_takes_no_time() -> None:
     assert watch._paused > 0 and not judged.Judge(validation, judged.marks_of(10.0, 0), watch).wanted
 
 
-def test_a_judged_clock_does_not_charge_for_the_judge() -> None:
+def test_a_clock_does_not_charge_for_the_evaluation() -> None:
     judged = script("judged")
     clock = judged.JudgedClock(Budget.parse("100s"), World(), started=time.monotonic() - 10.0)
     before = clock.elapsed()

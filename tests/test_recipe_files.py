@@ -20,7 +20,7 @@ from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.pretraining.flops import vocabulary_of
 from daybreak.recipe import MOST_SEED, load_recipe, resolved
 
-ABSTRACT = "TokenizerConfig TrainedTokenizer RowsConfig EncoderConfig Objective OptimizerConfig Schedule".split()
+ABSTRACT = "TokenizerConfig TrainedTokenizer SequencesConfig EncoderConfig Objective OptimizerConfig Schedule".split()
 
 
 def in_a_process_of_its_own(code: str) -> str:

@@ -147,7 +147,7 @@ def test_onnx_runtime_computes_what_we_do(kind: str, made: Made, modern: Path) -
 
 
 @without_onnx
-def test_the_verb_writes_it_and_the_card_says_what_was_checked(finished: Path, tmp_path: Path, capsys: Any) -> None:
+def test_the_command_writes_it_and_the_card_says_what_was_checked(finished: Path, tmp_path: Path, capsys: Any) -> None:
     out = export(finished, out=tmp_path / "model", onnx=True)
     assert "ONNX Runtime" in capsys.readouterr().out and [path.name for path in (out / "onnx").iterdir()] == [
         "model.onnx"

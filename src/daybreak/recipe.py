@@ -17,7 +17,7 @@ from daybreak.core.recipe_file import read_recipe_file, without_extras
 from daybreak.core.serialization import Component, UnknownKind, fingerprint, from_dict, nearest, to_dict
 from daybreak.core.user_code import import_file, read_code
 from daybreak.data.sequences import views as _views
-from daybreak.data.sequences.sampler import RowsConfig, StreamRows
+from daybreak.data.sequences.sampler import SequencesConfig, StreamRows
 from daybreak.data.sequences.sentence_pairs import SentencePairs
 from daybreak.data.sequences.word_vectors import WordVectors
 from daybreak.data.tokenizers import byte_bpe as _byte_bpe
@@ -84,7 +84,7 @@ class Origin:
     init: str = ""
     """Model folder with the initial weights."""
     parent: str = ""
-    """Name of the model in ``init``, as given with --init."""
+    """The model of ``init``, as the argument of --init names it."""
     branch: str = ""
     """Run folder whose last checkpoint before the decay is the starting point."""
     begin: float = 0.0
@@ -100,7 +100,7 @@ class Recipe:
     name: str
     texts: Texts = Texts()
     tokenizer: TokenizerConfig
-    rows: RowsConfig = StreamRows()
+    rows: SequencesConfig = StreamRows()
     model: EncoderConfig
     word_vectors: WordVectors = WordVectors()
     objective: Objective
@@ -115,8 +115,8 @@ class Recipe:
     finish: Finish = Finish()
     devices: Devices = Devices()
     microbatch: int = 0
-    """Sequences that one device processes at a time; 0 to choose its whole part of the batch, or the
-    fastest number if that part is large."""
+    """Sequences that one device processes at a time. With 0, the run measures the fastest number, unless the batch of a
+    device is small enough to be processed at once."""
     max_grad_norm: float = 1.0
     """Largest norm of the gradient; a larger gradient is scaled down to it."""
     precision: str = "auto"

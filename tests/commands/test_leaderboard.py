@@ -208,14 +208,14 @@ def test_other_text_is_another_table(name: str, board: Callable[..., str]) -> No
         ({"void": "nobody watched the load"}, "void: nobody watched the load"),
     ],
 )
-def test_who_stays_out_is_told_why(values: dict[str, Any], words: str, board: Callable[..., str]) -> None:
+def test_who_stays_out_gets_a_reason(values: dict[str, Any], words: str, board: Callable[..., str]) -> None:
     record = of(**values)
     assert why_not(record).startswith(words) and bool(why_not(record)) is bool(words)
     page = board(record)
     assert len(cells(page)) == (0 if words else 1) and (words in page) and ("Not ranked:" in page) is bool(words)
 
 
-def test_a_run_filed_without_a_record_is_read_from_its_own_files(tmp_path: Path) -> None:
+def test_a_run_kept_without_a_record_is_read_from_its_own_files(tmp_path: Path) -> None:
     night = "2026-11-21-mini-wiki-30m-night"
     (tmp_path / "records").mkdir()
     shutil.copytree(ROOT / "records" / night, tmp_path / "records" / night)

@@ -68,7 +68,7 @@ def test_more_time_buys_a_larger_model_and_a_lower_loss(data: Path, law: Law, ti
     assert chosen[0] != chosen[-1]
 
 
-def test_the_plan_is_written_and_told(
+def test_the_plan_is_written_and_printed(
     data: Path, law: Law, timed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "deep" / "plan.json"

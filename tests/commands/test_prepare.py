@@ -473,7 +473,7 @@ def test_sources_that_overlap_cannot_be_mixed(records: Path, tmp_path: Path) -> 
             prepare(inputs, tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(epochs=(1.0, 2.0)))
 
 
-def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
+def test_weights_are_fractions_of_the_training_text(tmp_path: Path) -> None:
     large, small = write_records(tmp_path / "a.jsonl", 900), write_records(tmp_path / "b.jsonl", 100, seed=6)
     plain: Manifest = prepare([large, small], tmp_path / "plain", tokenizer=SMALL)
     asked = Preprocessing(weights=(1.0, 1.0))
@@ -496,7 +496,7 @@ def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
         (Preprocessing(filter_tokenizer="folder"), "The preset plain does not use a tokenizer"),
     ],
 )
-def test_a_treatment_that_cannot_be_meant_is_refused(
+def test_a_preprocessing_that_cannot_be_meant_is_refused(
     records: Path, tmp_path: Path, asked: Preprocessing, said: str
 ) -> None:
     with pytest.raises(UserError, match=said):

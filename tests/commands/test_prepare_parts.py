@@ -160,7 +160,7 @@ def test_two_preparations_of_one_folder_do_not_meet(
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_killed_worker_is_told_in_one_sentence(
+def test_a_killed_worker_is_reported_in_one_sentence(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed_by_the_kernel(*arguments: object) -> int:

@@ -70,7 +70,7 @@ def of_its_files(folder: Path) -> bool:
 # ---------------------------------------------------------------- a real run
 
 
-def test_a_run_is_filed_with_its_evidence_and_nothing_else(
+def test_a_run_is_recorded_with_its_evidence_and_nothing_else(
     run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = tmp_path / "records"
@@ -98,7 +98,7 @@ def test_a_run_is_filed_with_its_evidence_and_nothing_else(
     assert f"[{folder.name}](records/{folder.name}/) (`40steps`)." in leaderboard(records, tmp_path / "board.md")
 
 
-def test_no_word_of_the_text_and_no_path_is_filed(run: Path, data: Path, corpus: Path, tmp_path: Path) -> None:
+def test_no_word_of_the_text_and_no_path_is_recorded(run: Path, data: Path, corpus: Path, tmp_path: Path) -> None:
     folder = recording.record(run, out=tmp_path / "records", data=data, name="quiet", last=5)
     filed = "\n".join(path.read_text(encoding="utf-8") for path in folder.iterdir())
     text = {*WHO, *DOES, *WHAT}
@@ -150,7 +150,7 @@ def change(path: Path, **values: Any) -> None:
     ],
     ids=["weights", "loss", "accuracy", "steps", "time"],
 )
-def test_what_was_changed_since_is_not_filed(
+def test_what_was_changed_since_is_not_recorded(
     tampered: Callable[[Path], None], words: str, run: Path, data: Path, tmp_path: Path, refused: Refused
 ) -> None:
     tampered(run)

@@ -185,7 +185,7 @@ def test_the_page_of_a_run_loads_itself_again_until_the_run_has_ended(write_run,
     assert re.search(r"silent for 6m 4\ds when this page was written", text) and "still running" not in text
 
 
-def test_small_shares_of_the_time_can_be_read(write_run, tmp_path):
+def test_small_fractions_of_the_time_can_be_read(write_run, tmp_path):
     run = write_run()
     summary = read_json(RunFolder(run).summary)
     spent = {"start": 4.0, "data": 0.5, "train": 190.0, "communicate": 3.0, "clock": 0.1, "monitor": 0.4, "lost": 2.0}
@@ -273,7 +273,7 @@ def test_a_continued_run_says_whether_it_was_worth_it(write_run, tmp_path):
     assert "Effect of continued pretraining" not in alone and "trust_remote_code" not in alone
 
 
-def test_what_a_recipe_judges_itself_is_told(write_run, tmp_path):
+def test_what_a_recipe_evaluates_itself_is_reported(write_run, tmp_path):
     run = write_run()
     summary = read_json(RunFolder(run).summary)
     summary["validation"] |= {"own_loss": 4.1, "own_accuracy": 0.25, "next_loss": 0.5, "next_accuracy": 0.775}
@@ -477,7 +477,7 @@ def test_capacity_is_rate_times_time_times_devices(write_run):
     assert capacity(RunRecords(path=run.path, label="results alone", recipe={})) is None
 
 
-def test_operations_are_told_in_a_unit_that_reads_well():
+def test_operations_have_a_unit_that_reads_well():
     assert flops_words(1.234e16) == "12.3 petaFLOP" and flops_words(6.8e20) == "680 exaFLOP"
     assert flops_words(4.0e12) == "4.00 teraFLOP" and flops_words(4.0e5).endswith("gigaFLOP")
 

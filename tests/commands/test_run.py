@@ -404,7 +404,7 @@ def test_a_task_counts_if_its_files_are_there_and_a_subset_stands_for_its_task(t
         tasks_in(tmp_path, ("scibert",))
 
 
-def test_prepare_filters_as_the_recipe_did_unless_told_otherwise(corpus: Path, tmp_path: Path) -> None:
+def test_prepare_filters_as_the_recipe_did_by_default(corpus: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.jsonl"
     noise = json.dumps({"text": "".join(random.Random(1).sample("qxzvkjwyfbghp#@!%&*^~?" * 20, 400))})
     text.write_text(corpus.read_text() + noise + "\n")

@@ -77,7 +77,7 @@ def test_a_variant_that_cannot_train_ends_the_study_at_once(
     assert not (tmp_path / "out" / "cells").exists()
 
 
-def test_shorter_rows_first_are_judged_on_the_rows_that_follow(data: Path) -> None:
+def test_shorter_sequences_first_are_evaluated_on_the_sequences_that_follow(data: Path) -> None:
     """Where a recipe only begins with short rows, its loss is comparable with that of the long ones."""
     long = replace(SMALL, length=96)
     short = replace(SMALL, length=32, phase2=SecondPhase(start=0.7, length=96))
@@ -286,7 +286,7 @@ def test_a_void_cell_is_fine_tuned_once_and_a_refused_one_never(
     assert judged == ["a-seed-0-again"]
 
 
-def test_a_study_is_filed_with_its_scores(
+def test_a_study_is_recorded_with_its_scores(
     data: Path, tasks: list[str], judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = StudyFolder(out=tmp_path / "rates", budget="60s", threads=1)

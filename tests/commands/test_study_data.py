@@ -91,7 +91,7 @@ def test_no_copy_of_what_is_held_out_is_trained_on(prepared: Path) -> None:
         assert not set(documents(data, "heldout")) & set(documents(data, "train")), data.name
 
 
-def test_each_treatment_stands_on_those_before_it(prepared: Path, texts: dict[str, list[str]]) -> None:
+def test_each_preprocessing_stands_on_those_before_it(prepared: Path, texts: dict[str, list[str]]) -> None:
     raw, filtered, deduplicated = (
         documents(prepared / f"mixed-{one}", "train") for one in ("raw", "filtered", "deduplicated")
     )
@@ -179,7 +179,7 @@ def test_deduplication_without_its_library_says_what_to_install(monkeypatch: pyt
         check_preprocessings(("raw", "deduplicated"))
 
 
-def test_a_treatment_that_leaves_nothing_is_named(texts: dict[str, list[str]], tmp_path: Path) -> None:
+def test_a_preprocessing_that_leaves_nothing_is_named(texts: dict[str, list[str]], tmp_path: Path) -> None:
     text = treated.find_text("tales", texts["tales"], document="auto", text_field="text")
     (tmp_path / "work").mkdir()
     with pytest.raises(UserError, match="The source 'tales' has no text left when filtered"):

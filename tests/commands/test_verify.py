@@ -345,7 +345,7 @@ def test_after_a_change_of_processes_the_last_steps_verify(
     assert found and change.step <= int(found[1]) <= 320
 
 
-def test_a_difference_is_told_by_the_first_name_and_how_far_apart() -> None:
+def test_a_difference_is_reported_by_the_first_name_and_its_size() -> None:
     ours = {"a": torch.zeros(2), "b": torch.ones(2, 2)}
     assert first_difference(ours, {"a": torch.zeros(2), "b": torch.ones(2, 2)}, "here") == ""
     assert "'b' is not in here" in first_difference(ours, {"a": torch.zeros(2), "b": torch.ones(4)}, "here")

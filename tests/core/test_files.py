@@ -33,7 +33,7 @@ class Positive:
         ('{"bytes": "x"}', Positive, "The content is invalid (too short)."),
     ],
 )
-def test_what_does_not_fit_is_told_with_the_file(text: str, cls: Any, output: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_reported_with_the_file(text: str, cls: Any, output: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_told_with_the_file(text: str, cls: Any, output: st
         (b"1" * 5000, "cannot be read"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_the_file(content: bytes | None, output: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_with_the_file(content: bytes | None, output: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     if content is not None:
         path.write_bytes(content)

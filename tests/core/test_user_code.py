@@ -36,7 +36,7 @@ def test_what_a_file_defines_is_what_stands_in_it_now(tmp_path: Path) -> None:
         ("a = '\0'\n", "SyntaxError: source code string cannot contain null bytes"),
     ],
 )
-def test_what_goes_wrong_in_a_file_is_told_with_its_line(text: str, output: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_in_a_file_is_reported_with_its_line(text: str, output: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         module_of(tmp_path / "a.py", text)
     assert error.value.sentence.startswith(f"'{tmp_path / 'a.py'}' cannot be used: {output}")

@@ -134,7 +134,7 @@ def test_the_snippets_are_python(run, config):
     assert ("custom_code" in front_matter(text)["tags"]) == ("auto_map" in config)
 
 
-def test_next_sentences_and_own_masks_stand_on_it_where_they_were_judged(run):
+def test_next_sentences_and_own_masks_stand_on_it_where_they_were_evaluated(run):
     assert "ext-sentence" not in card(run) and "As trained" not in card(run)
     summary = judged(run, own_loss=4.1, own_accuracy=0.25, next_loss=0.5, next_accuracy=0.775)
     text = card(run, summary=summary, config={"model_type": "bert"})
@@ -233,7 +233,7 @@ assert "daybreak" not in __import__("sys").modules"""
     assert len(eval(done.stdout.strip().splitlines()[-1])) == 5
 
 
-def test_the_text_is_told_in_counts(run):
+def test_the_text_is_reported_in_counts(run):
     text = card(run, corpus=fake_corpus())
     assert "(`web`)" in text and "| Exact Duplicates | 100 | 10.0 % |" in text
     assert "`rte.txt` | 31 of 2,000 | documents removed" in text and "`cola.txt` | 9 of 900 | only counted" in text
@@ -284,7 +284,7 @@ def test_settings_and_hardware_of_the_scores_stand_on_it(run):
     assert "Settings: learning rate 0.0003, epochs 3, batch 32, length 128. Hardware: CPU, 2 threads." in text
 
 
-def test_what_was_not_counted_is_told(run):
+def test_what_was_not_counted_is_reported(run):
     assert "| Not charged | preparing the text 18.4 s, parity check 6.2 s |" in card(run)
 
 

@@ -208,7 +208,7 @@ def test_a_refused_or_half_model_stays_here(hub: Hub, model: Path) -> None:
     assert hub.repositories == {}
 
 
-def test_data_goes_up_only_when_told_to(hub: Hub, data: Path, tmp_path: Path) -> None:
+def test_data_goes_up_only_on_request(hub: Hub, data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contains the text") as refused:
         push_to_hub(data, "me/text", kind="dataset")
     assert "--with-text" in refused.value.remedy and hub.repositories == {}

@@ -92,7 +92,7 @@ def test_too_few_runs_are_refused() -> None:
         fit(made_up(0.01, 5)[: FEWEST - 1])
 
 
-def test_a_run_that_is_left_out_is_foreseen_by_the_others() -> None:
+def test_a_run_that_is_left_out_is_forecast_from_the_others() -> None:
     runs = made_up(0.01, 5)
     found = {each.name: each for each in leave_out(runs, [number % 5 for number in range(len(runs))])}
     assert found.keys() == {run.name for run in runs}
@@ -127,7 +127,7 @@ def test_the_form_is_that_of_hoffmann_and_begins_at_word_frequencies() -> None:
     assert log_fraction(TRUTH, facts[0], np.zeros(1), facts[2])[0] == 0.0
 
 
-def test_a_time_on_a_machine_that_may_slow_down_is_foreseen_less_surely() -> None:
+def test_a_time_on_a_machine_that_may_slow_down_has_a_wider_forecast() -> None:
     law, sure = fit(made_up(0.02, 1)), of(900_000, 5e6)
     unsure = replace(sure, speed_spread=0.1)
     steady, moved = predict_loss(law, sure), predict_loss(law, unsure)

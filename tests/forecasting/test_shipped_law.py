@@ -45,7 +45,7 @@ def test_it_does_not_speak_of_others(name: str) -> None:
     assert why_no_forecast(load_recipe(name)) != ""
 
 
-def test_more_text_and_larger_models_are_foreseen_to_be_better() -> None:
+def test_more_text_and_larger_models_have_better_forecasts() -> None:
     law = shipped_law()
     usual = RunSpec(inner=1_000_000, tokens=4e6, unique=1e9, unigram_loss=7.0, compression=CENTRE[2])
     losses = [predict_loss(law, replace(usual, tokens=tokens)).loss for tokens in (1e6, 4e6, 1.6e7)]

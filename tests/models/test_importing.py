@@ -252,7 +252,7 @@ def test_a_modernbert_config_of_another_form_is_refused(positions: object, tmp_p
     assert "does not fit its weights (AttributeError" in refused(tmp_path)
 
 
-def test_an_error_without_words_is_told_by_its_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_without_words_is_reported_by_its_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: object) -> None:
         raise ValueError
 

@@ -207,7 +207,7 @@ def test_the_loss_of_spans_is_that_of_stock_heads(tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
-def test_each_choice_is_judged_as_a_row_of_its_own(shape: CrammedEncoder, tmp_path: Path) -> None:
+def test_each_choice_is_a_sequence_of_its_own(shape: CrammedEncoder, tmp_path: Path) -> None:
     exported(shape, tmp_path)
     torch.manual_seed(0)
     model = AutoModelForMultipleChoice.from_pretrained(tmp_path, trust_remote_code=True).eval()

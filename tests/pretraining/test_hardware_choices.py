@@ -90,7 +90,7 @@ def test_what_makes_a_difference_is_measured_again(
     assert len(searches) == 2
 
 
-def test_a_small_share_is_handled_at_once(data: Path, tmp_path: Path, searches: list[int]) -> None:
+def test_a_small_shard_is_handled_at_once(data: Path, tmp_path: Path, searches: list[int]) -> None:
     assert begun(order(data, tmp_path, batch=32)).decisions.microbatch == 32 and searches == []
 
 

@@ -147,7 +147,7 @@ def test_the_numbers_of_a_plot_are_those_of_its_lines(write_run, tmp_path):
     assert [float(value) for value in heldout[4:]] == pytest.approx(wanted, abs=6e-4)
 
 
-def test_a_page_that_goes_on_can_be_told_not_to_load_again(write_run, tmp_path):
+def test_a_live_page_can_stop_loading_again(write_run, tmp_path):
     assert "data-reload" in report([write_run("young", ended=False)], tmp_path / "young.html").read_text()
     text = report([write_run("old")], tmp_path / "old.html").read_text()
     assert 'data-reload="' not in text and 'http-equiv="refresh"' not in text
@@ -219,7 +219,7 @@ needs_axe = pytest.mark.skipif(not Path(AXE).is_file(), reason="needs axe-core: 
 @needs_axe
 @pytest.mark.parametrize("flags", [[], [DARK]], ids=["light", "dark"])
 @pytest.mark.parametrize("number", [1, 8])
-def test_axe_has_no_serious_finding(write_everything, tmp_path, number, flags):
+def test_axe_has_no_serious_violation(write_everything, tmp_path, number, flags):
     assert findings(report(write_everything(number), tmp_path / "report.html"), *flags) == []
 
 

@@ -114,7 +114,7 @@ def test_the_recommended_vocabulary_is_marked():
     assert corpus.tokenizer(plain) is None
 
 
-def test_shares_have_their_cards():
+def test_fractions_have_their_cards():
     text = words(corpus.documents(fake_corpus()))
     assert "Latin 97 % Greek 3.0 % Han < 0.1" in text and "en 90 % fi 10 %" in text
     mute = dataclasses.replace(fake_corpus(), languages={})
@@ -240,7 +240,7 @@ def test_labels_below_a_long_histogram_stand_at_equal_distances():
     assert axis["tickvals"] == list(range(0, 31, 5)) and axis["ticktext"][2] == "1,024"
 
 
-def test_an_edge_beside_the_line_gives_no_share():
+def test_an_edge_beside_the_line_gives_no_fraction():
     crossing = Histogram(edges=[0.0, 0.2, 0.3], counts=[5, 5])
     assert corpus.incompressible(crossing) is None
     assert corpus.incompressible(Histogram(edges=[0.25, 0.3], counts=[5])) == 1

@@ -126,7 +126,7 @@ def test_dropped_steps_add_up(rises):
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.text(max_size=8)), max_size=5), st.integers(0, 3))
-def test_changes_are_told_wherever_they_stand(wild, steps):
+def test_changes_are_reported_wherever_they_stand(wild, steps):
     run = RunRecords(
         path=Path("run"), label="run", recipe={"name": "run"}, decisions=decisions([change(*one) for one in wild]),
         steps=[step_record(step, step + 0.5) for step in range(steps)],

@@ -18,7 +18,7 @@ from daybreak.reporting.machine import QUANTITIES
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import read_folder, read_run
 from daybreak.reporting.tasks import task_scores
-from daybreak.reporting.training import spent
+from daybreak.reporting.training import time_bars
 from daybreak.schemas.changes import DeviceUse, MachineRecord
 
 GPU = DeviceUse(name="GPU", utilisation=0.9, memory=30, memory_total=40, temperature=61.0, watts=300.0)
@@ -102,8 +102,8 @@ def test_task_dots_are_the_seeds(three):
     assert mean["x"] == [100 * result.mean] and mean["error_x"]["array"] == pytest.approx([100 * result.spread])
 
 
-def test_shares_of_the_time_add_up(three):
-    bars = spent(three)["data"]
+def test_fractions_of_the_time_add_up(three):
+    bars = time_bars(three)["data"]
     for run in range(2):
         assert sum(bar["x"][run] for bar in bars) == pytest.approx(100)
     assert "lost" not in {bar["name"] for bar in bars}

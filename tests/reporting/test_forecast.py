@@ -31,7 +31,7 @@ def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> 
     return read_run(path)
 
 
-def test_a_run_that_nobody_foresaw_has_no_such_section(write_run: Write) -> None:
+def test_a_run_without_a_forecast_has_no_such_section(write_run: Write) -> None:
     assert forecasts([read_run(write_run())]) is None
 
 

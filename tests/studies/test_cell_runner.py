@@ -53,7 +53,7 @@ def test_every_seed_takes_everybody_and_the_next_one_goes_back(names: list[str],
         ({"most": 1.0, "others": 0.6}, True),  # a neighbour of seconds, whom the mean of a minute hides
     ],
 )
-def test_only_neighbours_void_a_cell(turn: dict[str, Any], void: bool) -> None:
+def test_only_other_processes_void_a_cell(turn: dict[str, Any], void: bool) -> None:
     assert bool(neighbours.why_void(replace(QUIET, **turn), cores=2, threads=2)) is void
 
 

@@ -68,7 +68,7 @@ falls = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=9)
 
 
 @given(falls, st.floats(0.1, 10.0), st.randoms(use_true_random=False))
-def test_who_runs_the_same_curve_in_a_share_of_the_time_has_that_ratio(
+def test_the_same_curve_in_a_fraction_of_the_time_has_that_ratio(
     drops: list[float], share: float, chance: random.Random
 ) -> None:
     elapsed, loss, slow = 1.0, 9.0, []

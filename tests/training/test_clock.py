@@ -81,7 +81,7 @@ def test_a_time_budget_counts_from_the_start_and_progress_from_the_first_step() 
 
 
 @pytest.mark.parametrize(("first_step_at", "progress"), [(None, 0.0), (20.0, 0.5), (0.0, 0.6)])
-def test_what_earlier_processes_spent_is_charged(first_step_at: float | None, progress: float) -> None:
+def test_the_time_of_earlier_processes_is_charged(first_step_at: float | None, progress: float) -> None:
     """None: no step of theirs was kept, so the schedule begins anew. 0: a run of an earlier version."""
     clock = BudgetClock(
         Budget.parse("100s"), World(), started=1_000.0, already=60.0, first_step_at=first_step_at, now=Time()
@@ -125,7 +125,7 @@ def test_a_rank_obeys_the_first_ones_clock_and_reserve() -> None:
     assert begins.tick(0, 0).progress == 0.0 and begins.first_step_at == 50.0  # the first rank's, not its own 100
 
 
-def test_what_was_heard_in_a_step_is_the_next_ticks_time_and_no_others() -> None:
+def test_the_time_received_in_a_step_is_the_next_ticks_and_no_others() -> None:
     world = Deaf(rank=1, size=2)
     clock = BudgetClock(Budget.parse("110s"), world, started=1_000.0, first_step_at=0.0, now=Time())
     before = Deaf.messages
@@ -147,7 +147,7 @@ def test_the_sum_of_all_voices_is_the_first_ranks_numbers(elapsed: float, kept: 
     assert voices.sum(dim=0).tolist() == [1_000.0 - (1_000.0 - elapsed), kept, float(asked <= size)]
 
 
-def test_one_process_says_and_hears_nothing() -> None:
+def test_one_process_sends_and_receives_nothing() -> None:
     clock = BudgetClock(Budget.parse("100s"), World(), started=990.0, now=Time())
     assert clock.payload(True) == ()
     clock.receive([])

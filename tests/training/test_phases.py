@@ -72,7 +72,7 @@ def test_the_batch_grows_along_its_ramp(tmp_path: Path) -> None:
     assert done.position == sum(taken)
 
 
-def test_the_second_phase_begins_at_its_share_or_when_the_loss_is_flat() -> None:
+def test_the_second_phase_begins_at_its_fraction_or_when_the_loss_is_flat() -> None:
     falling, flat = LossHistory(), LossHistory()
     for step in range(400):
         at = step / 1000

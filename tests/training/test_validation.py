@@ -117,7 +117,7 @@ def test_it_leaves_no_gradients_and_no_changes() -> None:
         assert torch.equal(old, new) and new.grad is None
 
 
-def test_the_end_is_also_judged_on_the_rows_of_the_interim_validations() -> None:
+def test_the_end_is_also_evaluated_on_the_sequences_of_the_interim_validations() -> None:
     """Twenty rows are no whole number of batches; a loss on other rows cannot show that a model got worse."""
     encoder, validation = model(), made()
     interim = measured(validation, encoder, rows=20)

@@ -43,12 +43,12 @@ def main(arguments: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of one check."""
 
     state: str
     """OK; NOTE: slower, or a feature is missing; FAULT: Daybreak cannot run."""
-    subject: str
+    name: str
     sentence: str
     remedy: str = ""
 
@@ -60,34 +60,34 @@ def doctor(folder: Path = Path(), *, with_torch: bool = False) -> bool:
         with working("Importing torch"):
             found.append(_torch())
     else:
-        found.append(Finding(OK, "arithmetic", "Not tested.", "Add --torch to import torch and multiply matrices."))
-    width = max(len(each.subject) for each in found)
+        found.append(CheckResult(OK, "arithmetic", "Not tested.", "Add --torch to import torch and multiply matrices."))
+    width = max(len(each.name) for each in found)
     for each in found:
-        say(f"{each.state:5}  {each.subject:{width}}  {' '.join(filter(None, (each.sentence, each.remedy)))}")
+        say(f"{each.state:5}  {each.name:{width}}  {' '.join(filter(None, (each.sentence, each.remedy)))}")
     faults = sum(each.state == FAULT for each in found)
     say()
     say(f"{faults} faults: fix them first." if faults > 1 else "1 fault: fix it first." if faults else "Ready.")
     return not faults
 
 
-def _noted(wrong: bool, subject: str, sentence: str, remedy: str) -> Finding:
-    return Finding(NOTE, subject, sentence, remedy) if wrong else Finding(OK, subject, sentence)
+def _noted(wrong: bool, name: str, sentence: str, remedy: str) -> CheckResult:
+    return CheckResult(NOTE, name, sentence, remedy) if wrong else CheckResult(OK, name, sentence)
 
 
-def _software() -> Iterator[Finding]:
+def _software() -> Iterator[CheckResult]:
     python = platform.python_version()
     if sys.version_info < OLDEST_PYTHON:
-        yield Finding(FAULT, "python", f"Python {python} is too old.", "Install Python 3.11 or newer.")
+        yield CheckResult(FAULT, "python", f"Python {python} is too old.", "Install Python 3.11 or newer.")
     else:
-        yield Finding(OK, "python", f"Python {python} at {sys.executable}.")
-    yield Finding(OK, "daybreak", f"Daybreak {__version__} at {Path(__file__).parents[1]}.")
+        yield CheckResult(OK, "python", f"Python {python} at {sys.executable}.")
+    yield CheckResult(OK, "daybreak", f"Daybreak {__version__} at {Path(__file__).parents[1]}.")
     for requirement in REQUIRED:
         name, problem = _installed(requirement)
         if problem:
-            yield Finding(FAULT, name, f"{problem}.", f"Run: pip install {requirement!r}.")
+            yield CheckResult(FAULT, name, f"{problem}.", f"Run: pip install {requirement!r}.")
     torch = _version("torch")
     if torch:
-        yield Finding(OK, "torch", f"torch {torch}, transformers {_version('transformers') or 'missing'}.")
+        yield CheckResult(OK, "torch", f"torch {torch}, transformers {_version('transformers') or 'missing'}.")
 
 
 def _installed(requirement: str) -> tuple[str, str]:
@@ -110,14 +110,14 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[CheckResult]:
     cores, total, free = usable_cores(), *_memory()
-    yield Finding(OK, "processor", f"{processor_name()}, {cores} usable core{'s' if cores > 1 else ''}.")
+    yield CheckResult(OK, "processor", f"{processor_name()}, {cores} usable core{'s' if cores > 1 else ''}.")
     message = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free."
     yield _noted(free < LITTLE_MEMORY, "memory", message, "Close other programs, or train the recipe tiny.")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > cores:
-        yield Finding(
+        yield CheckResult(
             NOTE,
             "load",
             f"{load:.1f} processes share {cores} cores.",
@@ -137,27 +137,27 @@ def _memory() -> tuple[int, int]:
     return min(memory.total, limit), min(memory.available, limit)
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu() -> Iterator[CheckResult]:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     cards, driver = _cards()
     built_for_cpu = "+cpu" in (_version("torch") or "")
     if hidden:
-        yield Finding(NOTE, "gpu", "CUDA_VISIBLE_DEVICES is empty, so runs use the CPU.", "Unset it to use a GPU.")
+        yield CheckResult(NOTE, "gpu", "CUDA_VISIBLE_DEVICES is empty, so runs use the CPU.", "Unset it to use a GPU.")
     elif not cards and not DRIVER.exists():
-        yield Finding(OK, "gpu", "No NVIDIA GPU: runs use the CPU.")
+        yield CheckResult(OK, "gpu", "No NVIDIA GPU: runs use the CPU.")
     elif built_for_cpu:
-        yield Finding(
+        yield CheckResult(
             FAULT,
             "gpu",
             f"{', '.join(cards) or 'An NVIDIA GPU'} is installed, but torch {_version('torch')} is built for CPUs.",
             "Install torch for CUDA (https://pytorch.org/get-started), or set CUDA_VISIBLE_DEVICES= to use the CPU.",
         )
     elif not cards:
-        yield Finding(
+        yield CheckResult(
             NOTE, "gpu", "There is an NVIDIA driver, but no GPU responds.", "Run nvidia-smi; a reboot may help."
         )
     else:
-        yield Finding(OK, "gpu", f"{', '.join(cards)}, driver {driver}.")
+        yield CheckResult(OK, "gpu", f"{', '.join(cards)}, driver {driver}.")
 
 
 def _cards() -> tuple[list[str], str]:
@@ -182,7 +182,7 @@ def _cards() -> tuple[list[str], str]:
         pynvml.nvmlShutdown()
 
 
-def _disk(folder: Path) -> Iterator[Finding]:
+def _disk(folder: Path) -> Iterator[CheckResult]:
     place = folder.resolve()
     try:
         free = shutil.disk_usage(place).free
@@ -190,23 +190,25 @@ def _disk(folder: Path) -> Iterator[Finding]:
             pass
     except OSError as error:
         why = os.strerror(error.errno or 0).lower()
-        yield Finding(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Choose another folder with --out.")
+        yield CheckResult(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Choose another folder with --out.")
         return
     message = f"{free / 1e9:.1f} GB are free in '{place}'."
     yield _noted(free < LITTLE_DISK, "disk", message, "Free disk space, or choose a folder on another disk with --out.")
     if who_holds(place) is None:
-        yield Finding(
+        yield CheckResult(
             NOTE, "locks", f"The file system of '{place}' has no locks.", "Start only one command per run folder."
         )
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[CheckResult]:
     for extra, (purpose, requirements) in EXTRAS.items():
         problems = {name: problem for name, problem in map(_installed, requirements) if problem}
         if not problems:
-            yield Finding(OK, f"extra {extra}", f"Installed: {purpose}.")
+            yield CheckResult(OK, f"extra {extra}", f"Installed: {purpose}.")
         else:
-            yield Finding(NOTE, f"extra {extra}", f"{_listed(problems)}: it {purpose}.", install_hint(extra, *problems))
+            yield CheckResult(
+                NOTE, f"extra {extra}", f"{_listed(problems)}: it {purpose}.", install_hint(extra, *problems)
+            )
 
 
 def _listed(problems: dict[str, str]) -> str:
@@ -216,7 +218,7 @@ def _listed(problems: dict[str, str]) -> str:
     return "; ".join([*others, *([f"{', '.join(missing)} not installed"] if missing else [])])
 
 
-def _torch() -> Finding:
+def _torch() -> CheckResult:
     """Import torch and multiply matrices on the device that a run would use."""
     try:
         from daybreak.training.hardware.probe import choose_device, matmul_rates
@@ -225,5 +227,5 @@ def _torch() -> Finding:
         rates = ", ".join(f"{rate:,.0f} GFLOP/s in {name}" for name, rate in matmul_rates(device).items())
     except Exception as error:  # a broken installation raises anything
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Finding(FAULT, "arithmetic", f"torch cannot compute here: {line}", "Reinstall torch.")
-    return Finding(OK, "arithmetic", f"torch multiplies matrices on {device.type}: {rates}.")
+        return CheckResult(FAULT, "arithmetic", f"torch cannot compute here: {line}", "Reinstall torch.")
+    return CheckResult(OK, "arithmetic", f"torch multiplies matrices on {device.type}: {rates}.")

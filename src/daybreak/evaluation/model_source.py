@@ -47,7 +47,7 @@ def find_model(model: Path) -> ModelSource:
 
 
 def find_tasks(names: Sequence[str], task_dir: str | Path | None) -> list[Task]:
-    """Return the tasks of names, lists of names and .toml files, and check that their files exist.
+    """Return the tasks with these names or .toml files, and check that their files exist.
 
     Args:
         task_dir: the folder of the built-in tasks, or ``hf://owner/name`` for a data set on the hub.

@@ -229,7 +229,7 @@ NAMES = (
     ("pooler.", "bert.pooler.dense."),
     ("next_head.", "cls.seq_relationship."),
 )
-INNER_NAMES = (
+LAYER_NAMES = (
     (".attention.out.", ".attention.output.dense."),
     (".attention_norm.", ".attention.output.LayerNorm."),
     (".up.", ".intermediate.dense."),
@@ -240,7 +240,7 @@ INNER_NAMES = (
 
 def hugging_face_names(name: str) -> list[str]:
     """Return transformers' name of a parameter; for the fused projection the names of query, key and value."""
-    name = renamed(name, NAMES, INNER_NAMES)
+    name = renamed(name, NAMES, LAYER_NAMES)
     if ".attention.qkv." in name:
         return [name.replace(".qkv.", f".self.{part}.") for part in ("query", "key", "value")]
     return [name]

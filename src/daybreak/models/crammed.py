@@ -1,8 +1,9 @@
 """Cramming's encoder (arXiv 2212.14034): both published versions and the variants of its repository.
 
-Pre-norm; a GELU unit with or without a gate; a sinusoid times one learned scale, or learned positions; few biases; a
-small head or none before the tied decoder. Dropout is 0 by default, because the original pretrains in eval mode. One
-fused projection; the last layer computes queries and its unit at the masked positions only.
+Blocks are pre-norm and have few biases. The feed-forward unit is GELU, with or without a gate. Positions are learned,
+or a sinusoid times one learned scale. The decoder is tied to the embeddings and has a small head or none. Dropout is 0
+by default, because the original pretrains in eval mode. Queries, keys and values share one projection, and the last
+layer computes queries and its feed-forward unit at the masked positions only.
 
 transformers has no class for it, so the export contains ``modeling_crammed.py`` and its layers, which are those of the
 training.

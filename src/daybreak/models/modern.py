@@ -264,7 +264,7 @@ NAMES = (
     ("head_norm.", "head.norm."),
     ("output.", "decoder."),
 )
-INNER_NAMES = (
+LAYER_NAMES = (
     (".attention_norm.", ".attn_norm."),
     (".attention.qkv.", ".attn.Wqkv."),
     (".attention.out.", ".attn.Wo."),
@@ -276,7 +276,7 @@ INNER_NAMES = (
 
 def hugging_face_names(name: str) -> list[str]:
     """Return transformers' name of a parameter."""
-    return [renamed(name, NAMES, INNER_NAMES)]
+    return [renamed(name, NAMES, LAYER_NAMES)]
 
 
 # ---------------------------------------------------------------- import of Hugging Face checkpoints

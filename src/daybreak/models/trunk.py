@@ -150,12 +150,12 @@ def load_checkpoint(
 
     Args:
         architecture: class of the model.
-        copies: names of tensors that equal another one and may be missing -> the name of the other one.
+        copies: maps a tensor that may be missing to the one that it equals.
         ignored: regular expression for names that the architecture does not need.
-        wanted: what a complete checkpoint is, for messages.
+        wanted: description of a complete checkpoint, for error messages.
 
     Raises:
-        UserError: a tensor is missing, unknown, of another size, or no copy where it has to be one.
+        UserError: a tensor is missing, unknown, of another size, or differs from the tensor that it should equal.
     """
     sizes = _parameter_sizes(shape, vocabulary, weights)
     state = dict(weights)

@@ -195,7 +195,7 @@ def _mark_events(layout: Figure, axis: Axis) -> None:
                 straight_line(layout, EVENT_COLOURS[event.kind], x=x, width=1, dash="solid", opacity=0.6)
 
 
-def spent(runs: Sequence[RunRecords]) -> Figure:
+def time_bars(runs: Sequence[RunRecords]) -> Figure:
     """One bar per run: the fractions of the time charged by category."""
     ended = [(html.escape(run.label), run.summary.time_by_category) for run in runs if run.summary is not None]
     data: list[Trace] = []
@@ -304,7 +304,11 @@ def time_spent(runs: Sequence[RunRecords]) -> Block | None:
     return section(
         "Time by category",
         figure(
-            "The budget by category", "All time from the start of the process counts.", spent(runs), key, numbers=False
+            "The budget by category",
+            "All time from the start of the process counts.",
+            time_bars(runs),
+            key,
+            numbers=False,
         ),
         table(head, rows),
     )

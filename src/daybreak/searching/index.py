@@ -72,13 +72,13 @@ class OpenIndex:
 def open_index(
     run: Path, *, data: Path | None = None, folder: Path | None = None, words: bool = True, rebuild: bool = False
 ) -> OpenIndex:
-    """Open the index of a run; what is missing of it is made first.
+    """Open the index of a run, after building what is missing.
 
-    A model or data that changed since the index was made, and another version of the files, cost a new index.
+    The index is built anew if the model or the data changed, or if its files have another version.
 
     Args:
-        data: the prepared data; by default ``run/data``, else the folder that the index was made of.
-        folder: of the index; ``run/search`` by default.
+        data: the prepared data. Defaults to ``run/data``; if that is missing, to the folder of the existing index.
+        folder: the folder of the index. Defaults to ``run/search``.
         words: whether the BM25 index is needed.
         rebuild: build a new index, also if the existing one is up to date.
     """

@@ -84,8 +84,9 @@ class Costs:
 
 
 def fastest_microbatch(training: Training, start: Progress, device_batch: int) -> int:
-    """Return the fastest microbatch of one device: doubled from FIRST_MICROBATCH while it fits and gets faster.
+    """Return the fastest microbatch of one device.
 
+    The search starts at FIRST_MICROBATCH and doubles it while it fits into memory and gets faster.
     A larger microbatch than the fastest one has no benefit, even if it fits into the memory.
     """
     best, best_rate, rows = 0, 0.0, min(FIRST_MICROBATCH, device_batch)

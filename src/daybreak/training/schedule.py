@@ -60,7 +60,8 @@ def check_fractions(schedule: Schedule, **fractions: float) -> None:
 class Trapezoid(Schedule):
     """Linear up, flat, linear down to 0; the long decay follows modded-nanogpt and ModernBERT (arXiv 2412.13663).
 
-    With a decay of 1 - warmup there is no flat part: transformers' linear schedule, or with 0.5 a one-cycle triangle.
+    With ``decay`` = 1 - ``warmup`` there is no flat part. This is transformers' linear schedule; with both at 0.5 it is
+    the one-cycle triangle.
     """
 
     warmup: float = 0.02
@@ -166,8 +167,8 @@ class Cosine(Schedule):
 class Unfinished(Schedule):
     """Linear up and linear down over a number of microbatches that the budget may not reach.
 
-    BERT's long schedule, unchanged in a day: the baseline of Cramming (arXiv 2212.14034, "BERT normal protocol"). A day
-    covers a small part of 8 million microbatches, so the rate never decays. The schedule counts sequences, whatever the
+    Cramming's baseline trains for a day with BERT's schedule of 8 million microbatches (arXiv 2212.14034, "BERT normal
+    protocol"). A day covers a small part of it, so the rate never decays. The schedule counts sequences, whatever the
     unit of the budget.
     """
 

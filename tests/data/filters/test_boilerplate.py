@@ -30,7 +30,7 @@ def test_law_and_trade_without_the_plainest_phrases_stay() -> None:
     assert BookLicence().open(Context())("The Gutenberg press changed Europe. " * 5) is None
 
 
-def test_the_share_is_what_lies_around_the_phrases() -> None:
+def test_the_fraction_is_what_lies_around_the_phrases() -> None:
     far = "x" * 1000
     assert boilerplate_fraction(far + "hathitrust" + far) == pytest.approx(410 / 2010)
     assert boilerplate_fraction(far + "hathitrust copyright" + far) == pytest.approx(420 / 2020)

@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_it_judges_as_the_rule_of_the_paper_does(folder: Path) -> None:
+def test_it_decides_as_the_rule_of_the_paper_does(folder: Path) -> None:
     rng = random.Random(4)
     known = [small_text(rng, 6) for _ in range(20)]
     noise = ["".join(rng.choices("qxzjkw#$%&", k=200)) for _ in range(20)]

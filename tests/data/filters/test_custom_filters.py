@@ -41,7 +41,7 @@ def changed(old: str, new: str) -> str:
     return SHORT.replace(old, new)
 
 
-def test_steps_of_a_file_judge_as_it_says(tmp_path: Path) -> None:
+def test_filters_of_a_file_decide_as_it_says(tmp_path: Path) -> None:
     first, second = custom_filters(written(tmp_path))
     assert [step.open(Context())("seven..") for step in (first, second)] == [None, "too short"]
     assert first.name == "Short" and first.passes == 0
@@ -84,7 +84,7 @@ def test_own_steps_stand_behind_the_case_and_before_what_looks_at_all_documents(
     assert names == ["FineWebQuality", "Short", "Short", "EvaluationText", "NearDuplicates"]
 
 
-def test_the_identity_of_a_treatment_without_own_steps_is_what_it_was() -> None:
+def test_the_identity_of_a_preprocessing_without_own_filters_is_what_it_was() -> None:
     plain, beside = Preprocessing().identity(())
     assert "steps" not in plain and beside == []
 
@@ -132,7 +132,7 @@ def test_a_step_that_does_not_open_is_refused(body: str, said: str, tmp_path: Pa
         ("text", f"Short gives more than {MOST_REASONS} different reasons, such as 'a{MOST_REASONS}'"),
     ],
 )
-def test_a_judge_that_fails_names_the_document(verdict: str, said: str, tmp_path: Path) -> None:
+def test_a_filter_that_fails_names_the_document(verdict: str, said: str, tmp_path: Path) -> None:
     (step, _) = custom_filters(written(tmp_path, changed('"too short" if len(text) < self.least else None', verdict)))
     evaluate = step.open(Context())
     with pytest.raises(FilterFailed, match=said) as failed:
@@ -142,7 +142,7 @@ def test_a_judge_that_fails_names_the_document(verdict: str, said: str, tmp_path
     assert told.sentence.startswith(f"'{tmp_path / 'mine.py'}' failed on document 3 of 'b.txt': ")
 
 
-def test_an_error_that_a_judge_words_itself_and_a_full_memory_pass(tmp_path: Path) -> None:
+def test_an_error_that_a_filter_words_itself_and_a_full_memory_pass(tmp_path: Path) -> None:
     for raised, kind in (("MemoryError()", MemoryError), ("UserError('No.', 'Yes.')", UserError)):
         body = f"def evaluate(text):\n            raise {raised}\n        return evaluate"
         code = "from daybreak.core.errors import UserError\n" + changed(JUDGE, body)

@@ -94,7 +94,7 @@ def test_a_verdict_is_that_of_datatrove(step: QualityFilter) -> None:
     wild()
 
 
-def test_the_text_stays_as_it_is_and_only_its_beginning_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_stays_as_it_is_and_only_its_beginning_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datatrove")
     monkeypatch.setattr(quality_filters, "LONGEST_FILTERED", 5000)
     prose = small_text(random.Random(2), 40).replace(" . ", ".\n")

@@ -39,7 +39,7 @@ def test_languages(language: str) -> None:
     assert set(fractions) == {SCRIPTS[language]}
 
 
-def test_chinese_and_japanese_are_told_apart() -> None:
+def test_chinese_and_japanese_are_distinguished() -> None:
     assert set(script_fractions(language_texts("chinese", 1)[0])) == {"Han"}
     assert set(script_fractions(language_texts("japanese", 1, sentences=60)[0])) == {"Han", "Hiragana", "Katakana"}
     assert len(LISTS) == len(SCRIPTS) + 2

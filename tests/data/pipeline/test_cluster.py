@@ -116,7 +116,7 @@ def fail(error: Exception, number: int) -> None:
         (OSError(errno.EIO, "Input/output error"), "Input/output error", "Make sure that every machine has the text"),
     ],
 )
-def test_the_fault_of_a_task_is_told_and_what_is_done_kept(
+def test_the_fault_of_a_task_is_reported_and_what_is_done_kept(
     tmp_path: Path, error: Exception, sentence: str, remedy: str
 ) -> None:
     with pytest.raises(WorkerLost) as caught:
@@ -125,7 +125,7 @@ def test_the_fault_of_a_task_is_told_and_what_is_done_kept(
 
 
 @pytest.mark.usefixtures("here")
-def test_what_a_task_fails_by_is_told_as_without_a_cluster(records: Path, tmp_path: Path) -> None:
+def test_what_a_task_fails_by_is_reported_as_without_a_cluster(records: Path, tmp_path: Path) -> None:
     said, steps = [], failing_step(tmp_path)
     for workers in (1, Cluster("slurm", 1)):
         with pytest.raises(UserError) as caught:

@@ -60,7 +60,7 @@ def test_tasks_that_end_without_a_word(records: Path, as_here: Contents, tmp_pat
     assert contents(tmp_path / "data") == as_here and left_over(tmp_path) == []
 
 
-def test_what_slurm_refuses_is_told_in_its_words(records: Path, tmp_path: Path) -> None:
+def test_what_slurm_refuses_is_reported_in_its_words(records: Path, tmp_path: Path) -> None:
     nowhere = Cluster("slurm", 2, Slurm(partition="nowhere"))
     with pytest.raises(WorkerLost) as caught:
         prepare([records], tmp_path / "data", tokenizer=SMALL, workers=nowhere)
@@ -97,7 +97,7 @@ def test_ctrl_c_ends_the_job(records: Path, tmp_path: Path, jobs: Path, monkeypa
     assert not list(tmp_path.glob(".data.preparing/*/tasks-*/job")), "nothing is left to end"
 
 
-def test_a_job_that_cannot_be_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_ended_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "END_SECONDS", 0.1)
     monkeypatch.setenv("PATH", "")  # nobody answers
     note = tmp_path / "identity" / "tasks-1" / "job"

@@ -96,7 +96,7 @@ def test_parts_of_records_hold_what_the_whole_holds(
         assert outcome(in_parts, file, rule, size) == outcome(whole, file, rule, size)
 
 
-def test_a_file_is_cut_and_every_part_has_its_share(tmp_path: Path) -> None:
+def test_a_file_is_cut_and_every_part_has_its_documents(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("nine char\n" * 100)
     (tmp_path / "r.jsonl").write_text('{"text": "some"}\n' * 100)
     (tmp_path / "p.html").write_text("word " * 1000)
@@ -112,7 +112,7 @@ def test_a_file_is_cut_and_every_part_has_its_share(tmp_path: Path) -> None:
     assert len(split_parts(files, DocumentRule("file"), 300)) == 1 + 6 + 1
 
 
-def test_bad_lines_are_judged_over_the_whole_file(tmp_path: Path) -> None:
+def test_bad_lines_are_counted_over_the_whole_file(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"fine\n" * 500 + b"caf\xe9\n" * 11 + b"fine\n" * 700)
     found, skips = in_parts(*find_files([tmp_path / "t.txt"]), DocumentRule("line"), 100)
     skips.evaluate()

@@ -128,7 +128,7 @@ def test_a_file_of_tokens_and_one_of_text_are_one_corpus(texts: list[str], tmp_p
     )
 
 
-def test_steps_judge_what_is_decoded(texts: list[str], tokenizer: Path, tmp_path: Path) -> None:
+def test_filters_see_what_is_decoded(texts: list[str], tokenizer: Path, tmp_path: Path) -> None:
     write_tokens(tmp_path / "t.ds", encoded(texts, tokenizer))
     (tmp_path / "evaluation.txt").write_text("\n".join(text for text in texts[5:9] if len(text.split()) > 13))
     preprocessing = Preprocessing(evaluation=(str(tmp_path / "evaluation.txt"),), remove_evaluation=True)

@@ -13,7 +13,7 @@ from daybreak.data.sequences.sampler import (
     ChunkRows,
     PackedRows,
     RowSampler,
-    RowsConfig,
+    SequencesConfig,
     StreamRows,
     fixed_point,
     permute,
@@ -114,7 +114,7 @@ def documents(make_stream: MakeStream) -> TokenStream:
 @settings(max_examples=15)
 @given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8), start=st.integers(0, 10_000))
 def test_rows_do_not_depend_on_how_they_are_asked_for(
-    documents: TokenStream, rows: RowsConfig, cuts: list[int], start: int
+    documents: TokenStream, rows: SequencesConfig, cuts: list[int], start: int
 ) -> None:
     """The cuts cross epochs; each part is from a new sampler, and the last part is taken first."""
     names = {".": 7}

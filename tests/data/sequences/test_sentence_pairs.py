@@ -145,7 +145,7 @@ def test_labels_and_lengths_are_distributed_as_in_the_original(
     assert abs(batch.attend.sum(axis=1).mean() / theirs[:, 1].mean() - 1) < 0.03
 
 
-def test_shares(make_text: MakeText) -> None:
+def test_fractions(make_text: MakeText) -> None:
     text = make_text(drawn(random.Random(6), 20, 60, 5))
     whole = build(text, 64, short_fraction=0.0, random_fraction=0.0).take(0, 1500)
     assert whole.follows.mean() < 0.03  # a lone last sentence

@@ -179,7 +179,7 @@ def zipped(folder: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("variant", BROKEN)
-def test_a_broken_submission_is_told_what_is_wrong_and_nothing_else(tmp_path, short, variant: str) -> None:
+def test_a_broken_submission_gets_its_fault_and_nothing_else(tmp_path, short, variant: str) -> None:
     write_submission(tmp_path / "s", {}, {})
     apply, wanted = BROKEN[variant]
     apply(tmp_path / "s")

@@ -45,7 +45,7 @@ class Copier(torch.nn.Module):
         return found
 
 
-def test_a_model_that_copies_is_told_from_one_that_does_not() -> None:
+def test_a_model_that_copies_differs_from_one_that_does_not() -> None:
     stream, ends = heldout(vocabulary=MANY)
     use = measure_context_use(Copier(), stream, ends)  # type: ignore[arg-type]
     assert use is not None and use.attends_across_segments

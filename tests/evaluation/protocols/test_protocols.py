@@ -22,7 +22,7 @@ def one(protocol: Protocol, family: str, width: int = 768) -> Setting:
     return setting
 
 
-def test_quick_has_one_setting_that_follows_width() -> None:
+def test_quick_has_one_setting_that_follows_the_hidden_size() -> None:
     found = {width: one(QUICK, "cola", width) for width in (32, 128, 256, 384, 512, 768, 1024)}
     assert [setting.rate for setting in found.values()] == [5e-4, 5e-4, 3e-4, 2e-4, 1e-4, 5e-5, 5e-5]
     assert {(setting.epochs, setting.batch) for setting in found.values()} == {(5, 16)}

@@ -284,7 +284,7 @@ def written(folder: Path, kind: str) -> Path:
     return path
 
 
-def test_a_numeric_kind_is_treated_as_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_numeric_kind_is_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "stars", Stars())
     found: dict[str, WordScores] = {}
     for kind in ("stars", "regression"):

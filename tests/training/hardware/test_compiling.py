@@ -176,7 +176,7 @@ def test_an_error_of_the_user_is_not_taken_for_the_compilers() -> None:
     assert model.compiled is None
 
 
-def test_a_compiler_that_fails_at_a_later_stage_can_be_told_from_other_errors() -> None:
+def test_a_compiler_that_fails_at_a_later_stage_differs_from_other_errors() -> None:
     model, graphs = built(SHAPES["bert"]), []
 
     def breaks_later(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:

@@ -250,7 +250,7 @@ def assert_close(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("size", ["two", "four"])
-def test_gradients_are_those_of_one_process_however_uneven_the_shares(
+def test_gradients_are_those_of_one_process_however_uneven_the_shards(
     size: str, request: pytest.FixtureRequest
 ) -> None:
     ranks = request.getfixturevalue(size)
@@ -276,7 +276,7 @@ def test_only_the_last_microbatch_of_a_step_sends_messages(two: list[Checkpoint]
         assert rank["sums"]["sent"][3:] == [0, 0, last]
 
 
-def test_waiting_for_a_slow_rank_is_told_apart(two: list[Checkpoint]) -> None:
+def test_waiting_for_a_slow_rank_is_counted_apart(two: list[Checkpoint]) -> None:
     fast, slow = two[0]["waits"], two[1]["waits"]
     assert fast["wait"] > 0.25 > slow["wait"] > 0
     assert fast["again"] == slow["again"] == 0
@@ -291,7 +291,7 @@ def test_after_one_rank_had_no_room_all_know_and_the_next_step_is_whole(two: lis
             assert_close(found, wanted)
 
 
-def test_a_dead_peer_is_told_at_once(two: list[Checkpoint]) -> None:
+def test_a_dead_peer_is_reported_at_once(two: list[Checkpoint]) -> None:
     assert two[0]["losses_of_a_peer"]["said"] == "Another process of this run ended."
     assert two[0]["losses_of_a_peer"]["seconds"] < 30
 

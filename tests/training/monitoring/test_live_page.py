@@ -84,7 +84,7 @@ def test_there_are_never_two_children(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cost", [0.01, 4.0, 60.0])
-def test_pages_cost_at_most_their_share_of_wall_time(tmp_path: Path, cost: float) -> None:
+def test_pages_cost_at_most_their_fraction_of_wall_time(tmp_path: Path, cost: float) -> None:
     machine = Machine(tmp_path)
     for _ in range(4):
         while not machine.children or machine.children[-1].code is not None:

@@ -23,7 +23,7 @@ def output(capsys: pytest.CaptureFixture[str], *seen: tuple[float, str, float]) 
     return lines
 
 
-def test_a_run_on_the_plateau_is_told_once_and_after_a_fifth(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_the_plateau_is_warned_once_and_after_a_fifth(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, (0.01, "masked", 8.0), (0.19, "masked", 7.0), (0.2, "masked", 6.9), (0.3, "masked", 6.9))
     assert [bool(line) for line in lines] == [False, False, True, False]
     assert "at 20% of the budget the loss is 6.90" in lines[2] and "a smaller model" not in lines[2]
@@ -50,7 +50,7 @@ def test_the_live_line_needs_no_glossary() -> None:
     assert "masked loss 6.000 (1.00 below the unigram baseline)" in shown[1]
 
 
-def test_a_run_off_the_plateau_is_told_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_off_the_plateau_gets_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any(output(capsys, (0.01, "causal", 7.2), (0.2, "causal", 6.5), (0.4, "masked", 7.3)))
 
 

@@ -41,7 +41,7 @@ def tell(run: RunFolder, name: str, monkeypatch: pytest.MonkeyPatch, first: int)
     received.close()
 
 
-def test_tensorboard_reads_what_was_told_and_forgets_what_was_lost(
+def test_tensorboard_reads_what_was_sent_and_forgets_what_was_lost(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("tensorboard", reason="needs the extra 'track' (tensorboard)")
@@ -79,7 +79,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
             whole = b""
 
 
-def test_wandb_keeps_what_was_told_in_the_run_folder_when_offline(
+def test_wandb_keeps_what_was_sent_in_the_run_folder_when_offline(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("wandb", reason="needs the extra 'track' (wandb)")
@@ -101,7 +101,7 @@ def test_wandb_keeps_what_was_told_in_the_run_folder_when_offline(
         assert private.encode() not in held
 
 
-def test_trackio_keeps_what_was_told_in_its_local_store(
+def test_trackio_keeps_what_was_sent_in_its_local_store(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("trackio", reason="needs the extra 'track' (trackio)")

@@ -228,7 +228,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("look", [1, 2])
-def test_a_look_that_does_not_fit_is_told_and_leaves_nothing(look: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_does_not_fit_is_reported_and_leaves_nothing(look: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look at a microbatch is without gradients, the second with them."""
     loss = CausalThenMasked.loss
 

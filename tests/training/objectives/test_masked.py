@@ -258,7 +258,7 @@ def test_judging_is_the_mean_over_all_rows() -> None:
     assert (alone.loss, alone.next_loss, alone.next_accuracy) == (found.loss, None, None)
 
 
-def test_sums_of_judgements_are_judgements_of_both() -> None:
+def test_sums_of_evaluations_are_evaluations_of_both() -> None:
     one = EvaluationSums(nats=10.0, hits=1, positions=4, next_nats=2.0, next_hits=1, rows=2)
     two = EvaluationSums(nats=2.0, hits=3, positions=4, next_nats=1.0, next_hits=3, rows=4)
     both = one + two

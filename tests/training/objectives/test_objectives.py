@@ -39,7 +39,7 @@ def test_draws_fill_their_range_evenly() -> None:
     assert found.unique().numel() == found.numel()
 
 
-def test_draws_depend_on_seed_row_and_slot_alone() -> None:
+def test_draws_depend_on_seed_row_and_column_alone() -> None:
     whole = draws(3, 1_000_000, 10, 20, CPU)
     torch.testing.assert_close(draws(3, 1_000_004, 3, 20, CPU), whole[4:7], rtol=0, atol=0)
     torch.testing.assert_close(draws(3, 1_000_000, 10, 5, CPU), whole[:, :5], rtol=0, atol=0)
@@ -168,7 +168,7 @@ def test_the_masked_stage_asks_for_what_was_hidden() -> None:
 
 @pytest.mark.parametrize("progress", [0.1, 0.9])
 @pytest.mark.parametrize("causal_targets", [0.4, 1.0])
-def test_padding_is_no_target_and_the_model_hears_of_it(progress: float, causal_targets: float) -> None:
+def test_padding_is_no_target_and_the_model_gets_its_mask(progress: float, causal_targets: float) -> None:
     model, ids = TableEncoder(), rows(4, 20)
     lengths = torch.tensor([20, 13, 5, 2])
     attend = torch.arange(20) < lengths[:, None]

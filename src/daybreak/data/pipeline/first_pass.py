@@ -263,7 +263,8 @@ def decide(
 ) -> FirstPass:
     """Merge the results of all parts and assign each document to a split.
 
-    Memory: a million rows and 1/256 of all keys; with ``signatures`` also that of ``near_duplicates``.
+    Memory: a million entries of ``documents.bin`` and a 256th of all hashes. With ``signatures``, ``near_duplicates``
+    adds its own.
 
     Args:
         least: minimum number of held-out documents.

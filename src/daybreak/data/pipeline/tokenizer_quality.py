@@ -204,7 +204,12 @@ def first_characters(texts: Iterable[str], characters: int) -> list[str]:
 
 
 def learnable_fraction(tokenizer: Tokenizer, words: Counter[str], scale: float = 1.0) -> float:
-    """Return the fraction of merged tokens with at least EXAMPLES in ``words`` repeated ``scale`` times."""
+    """Return the fraction of tokens of two or more characters that occur at least EXAMPLES times.
+
+    Args:
+        words: the words of a text with their counts.
+        scale: factor by which the text is longer than ``words``.
+    """
     counts = np.zeros(vocabulary_size(tokenizer), np.int64)
     for count, ids in _word_ids(tokenizer, words):
         np.add.at(counts, ids, count)

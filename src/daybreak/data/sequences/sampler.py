@@ -56,7 +56,7 @@ class Sampler(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsConfig(Component):
+class SequencesConfig(Component):
     """How a stream of documents is divided into sequences."""
 
     @abstractmethod
@@ -75,6 +75,10 @@ class RowsConfig(Component):
         Raises:
             UserError: the stream cannot be divided in this way.
         """
+
+
+RowsConfig = SequencesConfig
+"""The earlier name of ``SequencesConfig``, kept for one version so that recipe files of users still import."""
 
 
 def spread(count: int, size: int) -> np.ndarray:
@@ -189,7 +193,7 @@ class ShuffledSampler(Sampler):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamRows(RowsConfig):
+class StreamRows(SequencesConfig):
     """[CLS] and ``length - 1`` tokens of the stream, across document boundaries; no padding."""
 
     def build(
@@ -199,7 +203,7 @@ class StreamRows(RowsConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedRows(RowsConfig):
+class PackedRows(SequencesConfig):
     """``length`` tokens of the stream, no [CLS] and no padding (Cramming, Geiping and Goldstein 2022).
 
     The remainder is dropped once for the whole corpus; the original drops one every 1024 documents.
@@ -238,7 +242,7 @@ class RowSampler(ShuffledSampler):
 
     Args:
         cls: whether the first of the ids is [CLS].
-        order: integer [rows_per_epoch], the order in every epoch; None for a new one each epoch.
+        order: integer [rows_per_epoch], the order of each epoch; None to shuffle each epoch anew.
     """
 
     def __init__(
@@ -344,7 +348,7 @@ def framed(rows: Sequence[Sequence[np.ndarray]], length: int, special: SpecialId
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChunkRows(RowsConfig):
+class ChunkRows(SequencesConfig):
     """[CLS], a document's first ``length - 2`` tokens, [SEP], padding; all documents once an epoch, shuffled.
 
     The sequences of pretraining-BERT ("bert-8gb"). The rest of a longer document is not used. ``daybreak prepare

@@ -27,7 +27,7 @@ import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.data.sequences.sampler import RowsConfig, ShuffledSampler, TokenIds, framed, uniforms
+from daybreak.data.sequences.sampler import SequencesConfig, ShuffledSampler, TokenIds, framed, uniforms
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
@@ -42,7 +42,7 @@ FEW_SENTENCES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentencePairs(RowsConfig):
+class SentencePairs(SequencesConfig):
     """[CLS] A [SEP] B [SEP] and padding, with ``types``, ``attend`` and ``follows``; needs sentence ends."""
 
     short_fraction: float = 0.1

@@ -16,13 +16,13 @@ import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.data.sequences.sampler import GOLDEN, RowSampler, RowsConfig, TokenIds, draws, hashed, splitmix
+from daybreak.data.sequences.sampler import GOLDEN, RowSampler, SequencesConfig, TokenIds, draws, hashed, splitmix
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewRows(RowsConfig):
+class ViewRows(SequencesConfig):
     """Ordinary sequences of the text, some of them replaced by views: shifted copies of one window of the text.
 
     In the first part of a run a sequence is replaced with probability ``fraction``, in the rest with probability

@@ -19,7 +19,7 @@ from daybreak.evaluation.tasks.batches import EncodedRows, Padding, prediction_b
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.training.hardware.probe import choose_device
 
-WIDTHS = 8
+LENGTH_MULTIPLE = 8
 """In half precision on a CPU, lengths are padded to a multiple of this: torch compiles a kernel for each new shape."""
 Show = Callable[[float, float], None]
 """Called after each step with the fraction of the work that is done and the loss of the batch."""
@@ -151,7 +151,7 @@ def fine_tune(
     fast = compute_precision(model, kind, protocol) == "bfloat16" and choose_device().type == "cpu"
     few = UsedRows(model, rows) if protocol.precision == "fast" and shrinks(model, protocol) else None
     if fast:
-        padding = replace(padding, multiple=WIDTHS, most=max(rows.lengths))
+        padding = replace(padding, multiple=LENGTH_MULTIPLE, most=max(rows.lengths))
     batches = Batches(model, kind, padding, few.rows if few else rows)
     if protocol.dropout is not None:
         set_dropout(model, protocol.dropout)

@@ -190,7 +190,7 @@ def best_span(logits: np.ndarray) -> tuple[float, int, int]:
         logits: float[2, n], start and end logits, n at least 1.
 
     Returns:
-        The sum and the two positions; the earliest of equal ones.
+        The sum and the two positions. Of several spans with this sum, the earliest.
     """
     beyond = np.full(LONGEST_ANSWER - 1, -np.inf, dtype=logits.dtype)
     ends = np.lib.stride_tricks.sliding_window_view(np.concatenate([logits[1], beyond]), LONGEST_ANSWER)

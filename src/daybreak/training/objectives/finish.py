@@ -40,7 +40,7 @@ class Finish:
     length: int = 64
     """Positions of a sequence."""
     batch: int = 0
-    """Sequences of a step; 0 to keep the number of positions of a step."""
+    """Sequences of a step; 0 for as many as give a step the same number of tokens as before."""
     shortest: int = 12
     """Minimum number of tokens of a span."""
     longest: int = 60

@@ -155,7 +155,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         targets, now, mean = matrices(parameters), matrices(gradients), matrices(moments)
         for batch in batches(targets):
             nesterov = torch.cat([now[i].lerp(mean[i], group["momentum"]) for i in batch])
-            dtype = group["newton_schulz"] or run_arithmetic(nesterov.device.type)
+            dtype = group["newton_schulz"] or newton_schulz_dtype(nesterov.device.type)
             solved = orthogonalised(nesterov, dtype).split([len(targets[i]) for i in batch])
             for i, direction in zip(batch, solved):
                 targets[i].add_(direction, alpha=-group["lr"] * ADAMW_RMS * math.sqrt(direction.shape[2]))
@@ -168,7 +168,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         return state[name]
 
 
-def run_arithmetic(device: str) -> torch.dtype:
+def newton_schulz_dtype(device: str) -> torch.dtype:
     """The current dtype of torch.autocast; float32 outside of it."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
 
