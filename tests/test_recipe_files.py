@@ -41,7 +41,7 @@ def test_every_kind_that_ships_is_known_before_json_is_read() -> None:
     assert "daybreak.data.tokenizers.byte_bpe" in wanted and wanted <= set(known)
 
 
-def test_a_run_of_byte_pieces_is_read_again(tmp_path: Path) -> None:
+def test_a_run_of_byte_tokens_is_read_again(tmp_path: Path) -> None:
     """By a command that imports no more than it needs."""
     recipe = dataclasses.replace(load_recipe("tiny"), tokenizer=ByteBPE(vocabulary=512))
     write_json(tmp_path / "recipe.json", resolved(recipe))
@@ -57,7 +57,7 @@ def test_a_json_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
         load_recipe(path)
 
 
-def test_the_pieces_of_a_tokenizer_that_is_not_trained_are_known_only_later() -> None:
+def test_the_tokens_of_a_tokenizer_that_is_not_trained_are_known_only_later() -> None:
     strange: Any = types.SimpleNamespace(tokenizer=types.SimpleNamespace())
     with pytest.raises(UserError, match="The vocabulary size of a SimpleNamespace"):
         vocabulary_of(strange)

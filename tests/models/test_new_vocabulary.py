@@ -25,7 +25,7 @@ OLD = wordpiece("[PAD] gene ##s [UNK] [CLS] [SEP] [MASK] pro ##tein cell a ##b")
 NEW = wordpiece("[PAD] [UNK] [CLS] [SEP] [MASK] protein gene cells ##tein \u00e9t\u00e9")
 
 
-def test_each_piece_knows_where_it_starts() -> None:
+def test_each_token_knows_where_it_starts() -> None:
     assert token_sources(OLD, NEW, OLD_SPECIAL, SpecialIds()) == [
         [0], [3], [4], [5], [6],  # specials go from role to role
         [7, 8],  # protein = pro ##tein
@@ -40,7 +40,7 @@ def test_each_piece_knows_where_it_starts() -> None:
     ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=12),
     BertEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=32, positions=20, next_sentence=True),
 ])  # fmt: skip
-def test_a_moved_model_says_the_same_about_known_pieces(shape: ModernEncoder | BertEncoder) -> None:
+def test_a_moved_model_predicts_the_same_for_known_tokens(shape: ModernEncoder | BertEncoder) -> None:
     torch.manual_seed(0)
     old = shape.build(OLD.get_vocab_size()).eval()
     if old.decoder.bias is not None:

@@ -82,7 +82,7 @@ def predict_loss(law: Law, run: RunSpec) -> Forecast:
 
 
 def correct(law: Law, run: RunSpec, mark: UsualLoss, seen: float) -> Forecast:
-    """Forecast the final loss of a run whose training loss just before ``mark`` was ``seen``, in nats."""
+    """Forecast the final loss from ``seen``, the training loss just before ``mark`` in nats."""
     z, variance, pace = _expected(law, run)
     above = math.log(seen / run.unigram_loss) - (mark.offset + mark.slope * z)
     # The course also shows errors of the law: only the variance that the pull does not explain remains.

@@ -127,5 +127,5 @@ class LossScale:
 
     @property
     def can_shrink(self) -> bool:
-        """Whether the scale may have caused an overflow; at 2 it no longer can."""
+        """Whether the scale can be lowered. At 2 it cannot, so an overflow then has another cause."""
         return self.factor > 2.0

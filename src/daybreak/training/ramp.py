@@ -13,7 +13,7 @@ class Ramp:
 
     Let M be the microbatch times the number of devices. At fraction f of the ramp, a step has (floor(batch * f / M) +
     1) * M sequences, at most the batch rounded down to a multiple of M. The gradient is divided by the true number of
-    targets. (The original divides it by floor(batch / M) microbatches, even if it accumulated one more.)
+    targets. The original divides by floor(batch / M) microbatches, also if it accumulated one more.
     """
 
     fraction: float = 0.0

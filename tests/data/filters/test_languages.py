@@ -32,7 +32,7 @@ def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("language", LISTS)
-def test_byte_level_pieces_know_every_text_and_give_it_back(texts: dict[str, list[str]], language: str) -> None:
+def test_byte_level_tokens_know_every_text_and_give_it_back(texts: dict[str, list[str]], language: str) -> None:
     own = ByteBPE(vocabulary=1000).train(texts[language])
     english = ByteBPE(vocabulary=400).train(["a few words", "a few more words"])
     for text in language_texts(language, 20, seed=9):

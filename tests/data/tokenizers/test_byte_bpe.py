@@ -80,7 +80,7 @@ def test_a_small_vocabulary_is_the_beginning_of_a_large_one(texts: list[str], to
     assert small.to_str() == ByteBPE(vocabulary=500).train(texts).to_str()
 
 
-def test_a_name_in_one_private_document_is_no_piece(texts: list[str]) -> None:
+def test_a_name_in_one_private_document_is_no_token(texts: list[str]) -> None:
     private = [*texts, " zzyzzkov" * 300]
     assert len(private) >= MANY_DOCUMENTS
 
@@ -95,7 +95,7 @@ def test_a_name_in_one_private_document_is_no_piece(texts: list[str]) -> None:
     assert " zzyzzkov" in secret([*texts[:20], " zzyzzkov" * 300], 3000)  # too few documents for the rule
 
 
-def test_what_kept_pieces_need_stays_and_nothing_else() -> None:
+def test_what_kept_tokens_need_stays_and_nothing_else() -> None:
     vocabulary = {piece: id for id, piece in enumerate([*SPECIAL_TOKENS, "a", "b", "c", "d", "ab", "abc", "cd", "bc"])}
     merges = [("a", "b"), ("ab", "c"), ("c", "d"), ("b", "c"), ("a", "bc")]
     common = np.arange(len(vocabulary)) == vocabulary["abc"]
@@ -135,7 +135,7 @@ def word_pieces(tokenizer: Tokenizer, text: str) -> Iterator[tuple[int, bool, st
             before = tokenizer.id_to_token(id)
 
 
-def test_pieces_that_go_on_a_word_are_those_inside_the_pre_tokenizers_words(tokenizer: Tokenizer) -> None:
+def test_tokens_that_continue_a_word_are_those_inside_the_pre_tokenizers_words(tokenizer: Tokenizer) -> None:
     table = continuation_table(tokenizer)
     assert len(table) == 900 and not table[:5].any()
     told = list(word_pieces(tokenizer, " ".join(write_texts(30)[:10])))

@@ -95,12 +95,12 @@ def test_the_vocabulary_is_as_large_as_asked_and_starts_with_the_special_tokens(
     assert all(token in ("##" + token[2:], token.lower()) for token in vocabulary if token not in SPECIAL_TOKENS)
 
 
-def test_a_small_text_gives_fewer_pieces() -> None:
+def test_a_small_text_gives_fewer_tokens() -> None:
     found = WordPiece(vocabulary=5000).train(["a few words", "a few more words"]).get_vocab_size()
     assert 20 < found < 60
 
 
-def test_pieces_need_several_documents(texts: list[str]) -> None:
+def test_tokens_need_several_documents(texts: list[str]) -> None:
     private = [*texts, "zzyzzkov " * 300]
     assert len(private) >= MANY_DOCUMENTS
 
@@ -199,7 +199,7 @@ def test_an_uncased_tokenizer_says_so(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] == (not cased)
 
 
-def test_pieces_that_go_on_a_word(tokenizer: Tokenizer) -> None:
+def test_tokens_that_continue_a_word(tokenizer: Tokenizer) -> None:
     table = continuation_table(tokenizer)
     pieces = tokenizer.get_vocab()
     assert len(table) == 900 and not table[:5].any()

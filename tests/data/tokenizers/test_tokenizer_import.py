@@ -78,7 +78,7 @@ def test_a_vocabulary_alone_becomes_the_tokenizer_of_bert(tmp_path: Path, settin
     assert (out / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
 
 
-def test_pieces_are_numbered_as_the_file_has_them(tmp_path: Path) -> None:
+def test_tokens_are_numbered_as_the_file_has_them(tmp_path: Path) -> None:
     """As by the tokenizers library: a line ends with a line feed alone, and spaces at its end are none of its piece."""
     folder = write_old_bert(tmp_path / "model")
     odd = ["\u2028", "a\u2028b", "\x85", "c\x0bd", "e\x1cf", "g\rh", "\u3000", "mark \t", "windows\r", "last"]

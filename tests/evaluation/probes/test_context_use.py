@@ -91,10 +91,10 @@ def test_losses_equal_those_of_stock_transformers() -> None:
     for name in ("alone", "copy", "noisy_copy"):
         assert getattr(use, name) == pytest.approx(getattr(theirs, name), abs=1e-4)
     assert [each.loss for each in use.visible] == pytest.approx([each.loss for each in theirs.visible], abs=1e-4)
-    assert [each.tokens for each in use.visible] == [2, 4, 8, module.PIECE - 1]
+    assert [each.tokens for each in use.visible] == [2, 4, 8, module.SPAN_TOKENS - 1]
 
 
-def test_the_masked_piece_stands_where_it_is_looked_for() -> None:
+def test_the_masked_span_stands_where_it_is_looked_for() -> None:
     stream, ends = heldout()
     seen: list[tuple[list[int], list[int]]] = []
 
@@ -108,16 +108,16 @@ def test_the_masked_piece_stands_where_it_is_looked_for() -> None:
         assert [place for place, token in enumerate(ids) if token == SPECIAL.mask] == places
 
 
-def test_pieces_are_whole_and_of_one_document() -> None:
+def test_spans_are_whole_and_of_one_document() -> None:
     stream, ends = heldout(documents=3, size=70)
-    pieces = module._pieces(stream, ends, SPECIAL)
-    assert pieces.shape == (6, module.PIECE) and not (pieces == SPECIAL.sep).any()
+    spans = module._spans(stream, ends, SPECIAL)
+    assert spans.shape == (6, module.SPAN_TOKENS) and not (spans == SPECIAL.sep).any()
     assert measure_context_use(Copier(), *heldout(documents=5, size=30)) is None  # type: ignore[arg-type]
     # Documents past the end of what was read are left out.
-    assert len(module._pieces(stream[:140], ends, SPECIAL)) == 4
+    assert len(module._spans(stream[:140], ends, SPECIAL)) == 4
 
 
-def test_a_model_without_room_for_two_pieces_is_not_measured() -> None:
-    room = 2 * module.PIECE + 3
+def test_a_model_without_room_for_two_spans_is_not_measured() -> None:
+    room = 2 * module.SPAN_TOKENS + 3
     assert measure_context_use(Copier(), *heldout(), longest=room - 1) is None  # type: ignore[arg-type]
     assert measure_context_use(Copier(), *heldout(), longest=room) is not None  # type: ignore[arg-type]

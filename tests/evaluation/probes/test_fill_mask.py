@@ -39,7 +39,7 @@ class Watched(Encoder):
         return self.model.decoder
 
 
-def test_whole_words_of_held_out_sentences_are_hidden(data: Path) -> None:
+def test_whole_words_of_held_out_sentences_are_masked(data: Path) -> None:
     shards = open_shards(data)
     tokenizer = load_tokenizer(data / "tokenizer")
     model = Watched(TINY.build(shards.manifest.vocabulary))

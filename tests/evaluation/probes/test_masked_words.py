@@ -60,7 +60,7 @@ def test_the_stream_holds_each_document_closed_by_the_separator(frozen: FrozenMo
 
 
 @given(st.lists(st.integers(0, 30), max_size=300))
-def test_fifteen_in_a_hundred_words_are_hidden_once_each(ids: list[int]) -> None:
+def test_fifteen_in_a_hundred_words_are_masked_once_each(ids: list[int]) -> None:
     stream = np.array(ids, dtype=np.int64)
     words = [place for place, id in enumerate(ids) if id not in SPECIAL]
     if round(0.15 * len(words)) == 0:
@@ -158,7 +158,7 @@ def test_intervals_are_wilsons(count: int, share: float) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 30_000), st.booleans(), st.floats(0, 20)), min_size=1, max_size=60))
-def test_every_hidden_token_is_in_one_bucket(tokens: list[tuple[int, bool, float]]) -> None:
+def test_every_masked_token_is_in_one_bucket(tokens: list[tuple[int, bool, float]]) -> None:
     ranks, right, losses = map(np.array, zip(*tokens))
     guesses = Guesses(right, losses, np.full(len(right), 0.5), np.ones(len(right)))
     found = bucket_scores(ranks, RANKS, guesses)

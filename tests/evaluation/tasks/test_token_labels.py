@@ -239,7 +239,7 @@ def test_tags_stand_where_transformers_finds_the_words(
     assert KIND.targets(rows, [0, 1], len(expected[0])).tolist() == expected
 
 
-def test_words_keep_the_space_that_byte_level_pieces_hold() -> None:
+def test_words_keep_the_space_that_byte_level_tokens_hold() -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

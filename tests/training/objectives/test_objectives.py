@@ -58,7 +58,9 @@ def test_draws_depend_on_seed_row_and_column_alone() -> None:
     position=st.integers(0, 2**40),
     seed=st.integers(0, 2**31),
 )
-def test_exactly_k_positions_of_each_row_are_hidden(fraction: float, length: int, position: int, seed: int) -> None:
+def test_exactly_k_positions_of_each_sequence_are_masked(
+    fraction: float, length: int, position: int, seed: int
+) -> None:
     ids = rows(6, length, seed=length)
     masked, positions = mask_rows(ids, fraction, seed=seed, position=position)
     wanted = max(1, round(fraction * length))
@@ -100,7 +102,7 @@ def test_other_rows_and_other_seeds_have_other_masks() -> None:
     assert shared == pytest.approx(10 / 63, abs=0.03)  # what chance alone gives
 
 
-def test_every_position_is_hidden_equally_often() -> None:
+def test_every_position_is_masked_equally_often() -> None:
     count, length, fraction = 6_000, 33, 0.25
     positions = choose(rows(count, length), fraction, seed=11, position=0)
     times = torch.bincount(positions.reshape(-1), minlength=length).double()
@@ -156,7 +158,7 @@ def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
     assert found.sum.item() == pytest.approx(each.gather(1, positions).sum().item(), rel=1e-5)
 
 
-def test_the_masked_stage_asks_for_what_was_hidden() -> None:
+def test_the_masked_stage_predicts_what_was_masked() -> None:
     model, ids = TableEncoder(), rows(5, 20)
     objective = CausalThenMasked(causal_fraction=0.5, mask_rates=(0.3, 0.2))
     found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.9)

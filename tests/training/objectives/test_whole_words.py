@@ -37,7 +37,7 @@ def groups(rows: Batch) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("count", ["fixed", "bernoulli", "rounded"])
-def test_no_part_of_a_word_is_ever_hidden_alone(count: str) -> None:
+def test_no_part_of_a_word_is_ever_masked_alone(count: str) -> None:
     objective, rows = Masked(rate=0.3, count=count, whole_words=True), batch(60, 50)
     chosen = objective.chosen(rows, seed=8, position=0)
     parts, long = 0, 0

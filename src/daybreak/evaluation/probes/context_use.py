@@ -3,7 +3,7 @@
 A model that attends across segments finds a masked token in a copy of its sentence. A model that does not cannot
 compare two sentences, whatever its held-out loss, and stays at chance level on similarity, paraphrase and entailment.
 
-N pieces of text, M masked positions per piece.
+N spans of text, M masked positions per span.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from daybreak.core.encoder import Encoder
 from daybreak.schemas.run import ContextUse, SpecialIds, VisibleContext
 
-PIECE = 30
-"""Tokens of a piece of held-out text."""
+SPAN_TOKENS = 30
+"""Tokens of a span of held-out text."""
 MASKED = 5
-"""Masked positions of a piece."""
-PIECES = 400
-PIECES_OF_DOCUMENT = 4
+"""Masked positions of a span."""
+SPANS = 400
+SPANS_OF_DOCUMENT = 4
 DROPPED = 0.2
 """Fraction of the unmasked tokens that a noisy copy lacks."""
 VISIBLE = (2, 4, 8)
@@ -42,7 +42,7 @@ def measure_context_use(
 ) -> ContextUse | None:
     """Measure the loss on masked tokens alone, beside a copy and beside a noisy copy, and by visible context.
 
-    The pieces and the masked positions are the same for every model on the same data. The model is put into eval mode.
+    The spans and the masked positions are the same for every model on the same data. The model is put into eval mode.
 
     Args:
         stream: held-out token ids.
@@ -50,29 +50,29 @@ def measure_context_use(
         longest: longest sequence that the model takes; None for no limit.
 
     Returns:
-        None if no document holds a piece of PIECE tokens, or the model has no room for two of them.
+        None if no document holds a span of SPAN_TOKENS tokens, or the model has no room for two of them.
     """
     started = time.monotonic()
-    pieces = _pieces(stream, document_ends, special)
-    if len(pieces) == 0 or (longest is not None and longest < 2 * PIECE + 3):
+    spans = _spans(stream, document_ends, special)
+    if len(spans) == 0 or (longest is not None and longest < 2 * SPAN_TOKENS + 3):
         return None
     model.eval()
     rng = np.random.default_rng(SEED)
-    positions = np.sort(rng.random(pieces.shape).argsort(axis=1)[:, :MASKED], axis=1)
-    kept = rng.random(pieces.shape) >= DROPPED
+    positions = np.sort(rng.random(spans.shape).argsort(axis=1)[:, :MASKED], axis=1)
+    kept = rng.random(spans.shape) >= DROPPED
     np.put_along_axis(kept, positions, True, axis=1)
-    masked = pieces.copy()
+    masked = spans.copy()
     np.put_along_axis(masked, positions, special.mask, axis=1)
-    targets = np.take_along_axis(pieces, positions, axis=1)
+    targets = np.take_along_axis(spans, positions, axis=1)
 
     def evaluate(contexts: list[list[int]]) -> tuple[float, float]:
-        rows = [[special.cls, *context, *piece, special.sep] for context, piece in zip(contexts, masked, strict=True)]
+        rows = [[special.cls, *context, *span, special.sep] for context, span in zip(contexts, masked, strict=True)]
         starts = np.array([1 + len(context) for context in contexts])
         return _evaluate(model, rows, starts[:, None] + positions, targets, special)
 
-    alone, alone_accuracy = evaluate([[] for _ in pieces])
-    copy, copy_accuracy = evaluate([[*piece, special.sep] for piece in pieces])
-    noisy, noisy_accuracy = evaluate([[*piece[keep], special.sep] for piece, keep in zip(pieces, kept, strict=True)])
+    alone, alone_accuracy = evaluate([[] for _ in spans])
+    copy, copy_accuracy = evaluate([[*span, special.sep] for span in spans])
+    noisy, noisy_accuracy = evaluate([[*span[keep], special.sep] for span, keep in zip(spans, kept, strict=True)])
     return ContextUse(
         alone=alone,
         copy=copy,
@@ -81,8 +81,8 @@ def measure_context_use(
         copy_accuracy=copy_accuracy,
         noisy_copy_accuracy=noisy_accuracy,
         visible=[
-            VisibleContext(tokens=tokens, loss=_loss_with(model, pieces, tokens, special))
-            for tokens in (*VISIBLE, PIECE - 1)
+            VisibleContext(tokens=tokens, loss=_loss_with(model, spans, tokens, special))
+            for tokens in (*VISIBLE, SPAN_TOKENS - 1)
         ],
         positions=targets.size,
         seconds=time.monotonic() - started,
@@ -108,27 +108,27 @@ def padded_batch(rows: Sequence[Sequence[int]], pad: int, device: torch.device) 
     return torch.from_numpy(ids).to(device), torch.from_numpy(np.arange(ids.shape[1]) < sizes[:, None]).to(device)
 
 
-def _pieces(stream: np.ndarray, document_ends: np.ndarray, special: SpecialIds) -> np.ndarray:
-    """Return int64[N, PIECE]: up to PIECES_OF_DOCUMENT pieces of each of at most PIECES documents, evenly spread."""
+def _spans(stream: np.ndarray, document_ends: np.ndarray, special: SpecialIds) -> np.ndarray:
+    """Return int64[N, SPAN_TOKENS]: up to SPANS_OF_DOCUMENT spans of each of at most SPANS documents, evenly spread."""
     starts, ends = document_bounds(stream, document_ends)
-    room = (ends - 1 - starts) // PIECE  # without the separator
+    room = (ends - 1 - starts) // SPAN_TOKENS  # without the separator
     usable = np.flatnonzero(room > 0)
-    count = min(len(usable), PIECES)
+    count = min(len(usable), SPANS)
     documents = usable[np.linspace(0, len(usable) - 1, count).astype(np.int64)] if count else usable
     found: list[np.ndarray] = []
     for document in documents:
-        pieces = np.linspace(0, room[document] - 1, min(PIECES_OF_DOCUMENT, int(room[document]))).astype(np.int64)
-        found += [stream[starts[document] + PIECE * piece :][:PIECE].astype(np.int64) for piece in pieces]
-    clean = [piece for piece in found if not np.isin(piece, (special.pad, special.unk, special.mask)).any()]
-    spread = np.linspace(0, len(clean) - 1, min(PIECES, len(clean))).astype(np.int64)
-    return np.stack([clean[i] for i in spread]) if clean else np.zeros((0, PIECE), np.int64)
+        spans = np.linspace(0, room[document] - 1, min(SPANS_OF_DOCUMENT, int(room[document]))).astype(np.int64)
+        found += [stream[starts[document] + SPAN_TOKENS * span :][:SPAN_TOKENS].astype(np.int64) for span in spans]
+    clean = [span for span in found if not np.isin(span, (special.pad, special.unk, special.mask)).any()]
+    spread = np.linspace(0, len(clean) - 1, min(SPANS, len(clean))).astype(np.int64)
+    return np.stack([clean[i] for i in spread]) if clean else np.zeros((0, SPAN_TOKENS), np.int64)
 
 
-def _loss_with(model: Encoder, pieces: np.ndarray, tokens: int, special: SpecialIds) -> float:
-    """Return the mean loss on the middle token of each piece if its ``tokens`` nearest neighbours are visible."""
-    middle = PIECE // 2
+def _loss_with(model: Encoder, spans: np.ndarray, tokens: int, special: SpecialIds) -> float:
+    """Return the mean loss on the middle token of each span if its ``tokens`` nearest neighbours are visible."""
+    middle = SPAN_TOKENS // 2
     first = max(0, middle - (tokens + 1) // 2)
-    visible = pieces[:, first : first + tokens + 1].copy()
+    visible = spans[:, first : first + tokens + 1].copy()
     position = middle - first
     targets = visible[:, [position]].copy()
     visible[:, position] = special.mask

@@ -1,8 +1,9 @@
 """Compare two models with a paired bootstrap over rows and seeds.
 
 Both models predict the same rows, so the difficulty of a row cancels in the difference (Koehn 2004; Berg-Kirkpatrick
-et al. 2012). Each resample draws rows with replacement, the same for both models and all seeds, and seeds, the same
-for both, and computes the metric again. The interval is the percentile interval (Efron and Tibshirani 1993, ch. 13).
+et al. 2012). Each resample draws rows and seeds with replacement and computes the metric again. Both models get the
+same rows and seeds, and all seeds of a resample the same rows. The interval is the percentile interval (Efron and
+Tibshirani 1993, ch. 13).
 
 Limits: a bootstrap knows only the seeds that were run. With one seed the interval covers only the rows. With three
 seeds whose spread equals that of the rows, it covers the true difference about 90 times in 100 instead of 95
