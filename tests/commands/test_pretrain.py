@@ -293,7 +293,7 @@ def test_another_budget_recipe_or_data_is_refused(
     said = refused(*same, "--data", data, "--budget", "41steps")
     assert "started with a budget of 40steps, not 41steps" in said and "--overwrite" in said
     said = refused(*same, "--data", data, "--budget", "40steps", "--optimizer.beta1", "0.8")
-    assert "'optimizer.beta1' differs" in said
+    assert "'optimizer.beta1' differs" in said and f"daybreak pretrain {run} --data DATA --out {run}" in said
     (tmp_path / "less.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[:300]))
     prepare([tmp_path / "less.jsonl"], tmp_path / "other", tokenizer=WordPiece(vocabulary=400))
     said = refused(*same, "--data", tmp_path / "other", "--budget", "40steps")

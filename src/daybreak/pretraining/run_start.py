@@ -37,7 +37,8 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
     if different:
         raise UserError(
             f"The run folder '{run.path}' belongs to another recipe: '{different}' differs.",
-            "Choose another --out, or start again with --overwrite.",
+            "Choose another --out, start again with --overwrite, or resume the run with its own recipe: "
+            f"daybreak pretrain {run.path} --data DATA --out {run.path}.",
         )
     refuse_other_data(run, shards)
 
