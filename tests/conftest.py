@@ -28,7 +28,7 @@ import pytest
 from fake_runs import write_run
 from hypothesis import settings
 from small_texts import small_text
-from warm_python import Server, run_parity_checks_at
+from warm_python import SERVERS, Server, run_parity_checks_at
 
 from daybreak.schemas.run import Parity
 
@@ -104,24 +104,32 @@ def parity_server() -> Iterator[Server]:
     server.stop()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def servers(parity_server: Server) -> Iterator[None]:
+    """Processes that have imported what a test's own process needs (``warm_python.SERVERS``)."""
+    cpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+    made = [Server(name, Path(CACHE.name) / name, cpu, parity_server.place) for name in ("bare", "daybreak")]
+    yield
+    for server in made:
+        server.stop()
+
+
 @pytest.fixture(scope="session")
-def start(parity_server: Server) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(servers: None) -> Callable[..., subprocess.Popen[str]]:
     """Return ``start(*arguments)``: ``python -m daybreak arguments``, going on, on the CPU whatever the machine has.
 
     It is a fork of a process that has imported Daybreak, or a new one where that would not be the same.
     """
     cpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
-    server = Server("daybreak", Path(CACHE.name) / "daybreak", cpu, parity_server.place)
 
     def begin(*arguments: object, **more: str) -> Any:
         words, pipe = list(map(str, arguments)), subprocess.PIPE
         command = [sys.executable, "-m", "daybreak", *words]
-        return server.start(command[2:], {**cpu, **more}) or subprocess.Popen(
+        return SERVERS["daybreak"].start(command[1:], {**cpu, **more}) or subprocess.Popen(
             command, stdout=pipe, stderr=pipe, text=True, env={**cpu, **more}
         )
 
-    yield begin
-    server.stop()
+    return begin
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import random
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from warm_python import SERVERS
 
 
 def free_port() -> int:
@@ -36,11 +36,8 @@ def run_ranks(size: int, *command: object, **environment: str) -> None:
     here = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     torchrun = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     variables = {**os.environ, **torchrun, "PYTHONPATH": here, "CUDA_VISIBLE_DEVICES": "", **environment}
-    words = [sys.executable, *map(str, command)]
-    processes = [
-        subprocess.Popen(words, env={**variables, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(size)
-    ]
+    words = list(map(str, command))
+    processes = [SERVERS["daybreak"].start(words, {**variables, "RANK": str(rank)}) for rank in range(size)]
     told = [process.communicate(timeout=400)[1] for process in processes]
     for process, errors in zip(processes, told):
         assert process.returncode in (0, 7), errors

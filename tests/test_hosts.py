@@ -165,10 +165,10 @@ def test_a_host_that_is_cut_off_is_named_and_the_other_goes_on_from_there(
     tmp_path: Path,
 ) -> None:
     run, log = tmp_path / "a", tmp_path / "a.log"
-    words = ["pretrain", "tiny", "--data", data, "--budget", "600steps", *shape]
+    words = ["pretrain", "tiny", "--data", data, "--budget", "300steps", *shape]
     started.append(hosts[0].torchrun(hosts[0], log, *words, "--out", run))
     started.append(hosts[1].torchrun(hosts[0], tmp_path / "b.log", *words, "--out", tmp_path / "b"))
-    wait_for_step(run, 60, started[0], log)
+    wait_for_step(run, 20, started[0], log)
     hosts[1].cut_off()
     assert started[0].wait(timeout=60) != 0
     said = flowing(log)
@@ -184,7 +184,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_other_goes_on_from_there(
     last = daybreak(*words, "--out", run)
     assert last.returncode == 0, last.stderr
     assert f"Resuming at step {saved}" in last.stdout
-    assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(600))
+    assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(300))
     assert read_json(run / "summary.json", Summary).resumes == 1
 
 
@@ -196,18 +196,18 @@ def test_killed_workers_are_started_again_and_the_run_goes_on(
 ) -> None:
     """First one that keeps no checkpoint, whose peer saves; then the one that does, which leaves its last one."""
     run, log = tmp_path / "run", tmp_path / "run.log"
-    words = ["pretrain", "tiny", "--data", data, "--budget", "900steps", *shape, "--out", run]
+    words = ["pretrain", "tiny", "--data", data, "--budget", "500steps", *shape, "--out", run]
     torchrun = begin([*TORCHRUN, *"--standalone --nproc-per-node 2 --max-restarts 3".split()], log, *words)
     started.append(torchrun)
-    reached = 60
+    reached = 20
     for victim in (1, 0):
         wait_for_step(run, reached, torchrun, log)
         (worker,) = [process for process, rank in workers(torchrun).items() if rank == victim]
         os.kill(worker, signal.SIGKILL)
-        reached = read_trace(run / "trace.jsonl")[-1].step + 60
+        reached = read_trace(run / "trace.jsonl")[-1].step + 20
     assert torchrun.wait(timeout=150) == 0, log.read_text()
-    assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(900))
+    assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(500))
     said = flowing(log)
     assert "Another process of this run ended." in said and "this is a bug" not in said
     summary = read_json(run / "summary.json", Summary)
-    assert summary.resumes == 2 and summary.steps == 900
+    assert summary.resumes == 2 and summary.steps == 500

@@ -6,8 +6,8 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,15 @@ def test_there_are_commands_of_daybreak() -> None:
 
 
 @pytest.mark.parametrize("command", OWN)
-def test_each_command_of_daybreak_exists(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_command_of_daybreak_exists(
+    command: str, daybreak: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = words_of(command)
     if words[0] == "run" and "--help" not in words:
         called(command, tmp_path, monkeypatch)
         return
-    python = [sys.executable, "-m", "daybreak", *words]
-    done = subprocess.run(python, capture_output=True, text=True, cwd=tmp_path, check=False)
+    monkeypatch.chdir(tmp_path)
+    done = daybreak(*words)
     assert done.returncode == 0 and done.stdout, done.stderr
 
 

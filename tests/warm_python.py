@@ -1,12 +1,14 @@
 """Processes of Python that need not import torch and transformers: forks of a server that has imported them.
 
-A test that starts ``python -m daybreak`` or the parity check in a process of its own waits for seconds of imports
-otherwise. A fork is a process like any other: with its own number, environment, signals, output and exit status. A
-process with other variables that libraries read while they are imported is started as usual.
+A test that starts ``python -m daybreak``, a script or the parity check in a process of its own waits for seconds of
+imports otherwise. A fork is a process like any other: with its own number, environment, signals, output and exit
+status. A process with other variables that libraries read while they are imported is started as usual. What a fork
+starts in turn, the cell of a study for example, is a fork of it.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -20,9 +22,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
+import types
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 HEAVY = {
     "parity": (
@@ -30,10 +36,21 @@ HEAVY = {
         "transformers.models.auto.tokenization_auto transformers.models.bert.modeling_bert "
         "transformers.models.modernbert.modeling_modernbert"
     ).split(),
+    "bare": "torch torch.distributed transformers sklearn.linear_model scipy.stats".split(),
     "daybreak": "daybreak.cli torch transformers sklearn.linear_model scipy.stats".split(),
 }
-"""What each server imports; that of the parity check never imports Daybreak."""
-ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "DAYBREAK_", "COLUMNS", "PYTEST_", "PYTHONPATH")
+"""What each server imports. Only the last one imports Daybreak."""
+ENVIRONMENT = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_",
+    "DAYBREAK_",
+    "COLUMNS",
+    "PYTEST_",
+    "PYTHONPATH",
+    "PRETRAIN_YOUR_OWN",
+)
 """Beginnings of the variables that a fork may have of its own, because nothing reads them while it is imported."""
 
 
@@ -77,6 +94,12 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
+PATH: list[str] = []
+"""Where this process looked for modules when it began."""
+SERVERS: dict[str, Server] = {}
+"""Those of this session, by name."""
+
+
 class Server:
     """A process that listens at ``place``, and imports HEAVY[name] when it is first asked for a fork."""
 
@@ -88,14 +111,22 @@ class Server:
             command, stdin=pipe, stdout=pipe, env=self._environment, start_new_session=True
         )
         assert self._process.stdout and self._process.stdout.readline()  # it listens
+        SERVERS[name] = self
 
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> Process | None:
-        """A fork that runs ``words``; None if it would not be as a new process is."""
+        """A fork that runs ``python words``; None if it would not be as a new process is."""
         names = self._environment.keys() | environment.keys()
         changed = [name for name in names if self._environment.get(name) != environment.get(name)]
         if not all(name.startswith(ENVIRONMENT) for name in changed):
             return None
         return connected(self.place, words, environment)
+
+    def run(self, words: Sequence[object], environment: Mapping[str, str] | None = None) -> Any:
+        """``python words`` to its end, with more variables than the server has."""
+        process = self.start(list(map(str, words)), {**self._environment, **(environment or {})})
+        assert process, "a variable that libraries read while they are imported"
+        out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(process.args, process.wait(), out, err)
 
     def stop(self) -> None:
         self._process.communicate()  # the end of its input ends it
@@ -159,8 +190,10 @@ def serve(name: str, place: str, parity: str) -> None:
             if name == "daybreak":
                 for module in pkgutil.iter_modules(importlib.import_module("daybreak.commands").__path__):
                     importlib.import_module(f"daybreak.commands.{module.name}")
+            if name != "parity":
                 run_parity_checks_at(parity)
                 os.fsync = lambda _: None
+                subprocess.Popen = Nested  # type: ignore[misc]
             gc.freeze()
             imported = True
         if os.fork() == 0:
@@ -202,18 +235,111 @@ def become(given: list[Any], files: Sequence[int], name: str) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = list(words)
     if (paths := environment.get("PYTHONPATH")) != before:
         sys.path[:0] = filter(None, (paths or "").split(os.pathsep))
         sys.modules.pop("sitecustomize", None)
         with contextlib.suppress(ImportError):
             importlib.import_module("sitecustomize")
-    if name == "daybreak":
-        runpy.run_module("daybreak", run_name="__main__", alter_sys=True)
-        return
-    # transformers reads the place of its copies of modelling code when it is imported.
-    sys.modules["transformers.dynamic_module_utils"].HF_MODULES_CACHE = f"{words[2]}/modules"  # type: ignore[attr-defined]
-    runpy.run_path(words[0], run_name="__main__")
+    PATH[:] = sys.path
+    if name == "parity":
+        # transformers reads the place of its copies of modelling code when it is imported.
+        sys.modules["transformers.dynamic_module_utils"].HF_MODULES_CACHE = f"{words[2]}/modules"  # type: ignore[attr-defined]
+    run_python(words)
+
+
+def run_python(words: Sequence[str]) -> None:
+    """Do what ``python words`` does: ``-m module``, ``-c code`` or a script, and its arguments."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        exec(compile(words[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv = list(words)
+        if not sys.flags.safe_path:
+            sys.path.insert(0, str(Path(words[0]).resolve().parent))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+# ---------------------------------------------------------------- what a fork starts in turn
+
+
+class Nested(subprocess.Popen):  # type: ignore[type-arg]
+    """A process that runs Python is a fork of the one that starts it, unless that has several threads."""
+
+    def _execute_child(
+        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any,
+        startupinfo: Any, creationflags: Any, shell: Any, *pipes: Any,
+    ) -> None:  # fmt: skip
+        words = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(map(os.fspath, args))
+        python = words[0] == sys.executable and (words[1] in ("-m", "-c") or not words[1].startswith("-"))
+        if not python or shell or threading.active_count() > 1:
+            super()._execute_child(  # type: ignore[misc]
+                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, *pipes
+            )
+            return
+        to_read, _, _, to_write, _, to_complain, *more = pipes
+        new_session = more[5]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            begin_anew((to_read, to_write, to_complain), preexec_fn, pass_fds, new_session)
+            os.chdir(cwd or ".")
+            if env is not None:
+                os.environ.clear()
+                os.environ.update(env)
+            finish_with(words[1:])
+        self._child_created = True
+        self._close_pipe_fds(*pipes[:6])  # type: ignore[attr-defined]
+
+
+def begin_anew(streams: Sequence[int], before: Any, kept: Sequence[int], new_session: bool) -> None:
+    """Leave to this fork what a new process would have of the one that started it, and no more."""
+    gc.freeze()  # an open file of the other must not close one of ours
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    if new_session:
+        os.setsid()
+    if before:
+        before()
+    for file, number in zip(streams, range(3)):
+        if file != -1:
+            os.dup2(file, number)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in kept:
+            with contextlib.suppress(OSError):  # the list's own
+                os.close(number)
+    sys.path[:] = PATH
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    signal.set_wakeup_fd(-1)
+    for one in signal.valid_signals():
+        if callable(signal.getsignal(one)):
+            signal.signal(one, signal.default_int_handler if one == signal.SIGINT else signal.SIG_DFL)
+
+
+def finish_with(words: Sequence[str]) -> NoReturn:
+    """Run the words and end this process, whose caller is of another one."""
+    status = 1
+    try:
+        run_python(words)
+        status = 0
+    except SystemExit as left:
+        status = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":

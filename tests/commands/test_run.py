@@ -92,15 +92,17 @@ def task(tmp_path: Path) -> Path:
     return path
 
 
-def test_from_text_to_report_without_a_network(corpus: Path, shape: list[str], task: Path, tmp_path: Path) -> None:
+def test_from_text_to_report_without_a_network(
+    corpus: Path, shape: list[str], task: Path, daybreak: Daybreak, tmp_path: Path
+) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NO_NETWORK)
     out = tmp_path / "out"
-    command = [*without_network(), sys.executable, "-m", "daybreak", "run", "tiny"]
-    command += ["--corpus", str(corpus), "--budget", "40steps", "--out", str(out)]
+    command = ["run", "tiny", "--corpus", str(corpus), "--budget", "40steps", "--out", str(out)]
     command += ["--tasks", str(task), "--seeds", "1", *shape]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "CUDA_VISIBLE_DEVICES": ""}
-    first = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    python = [*without_network(), sys.executable, "-m", "daybreak", *command]
+    first = subprocess.run(python, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert first.returncode == 0, first.stdout + first.stderr
     summary = read_json(out / "summary.json", Summary)
     assert summary.steps == 40 and summary.parity is not None and summary.parity.passed
@@ -128,7 +130,7 @@ def test_from_text_to_report_without_a_network(corpus: Path, shape: list[str], t
 
     kept = [out / "data" / "manifest.json", out / "model" / "model.safetensors", out / "results.json"]
     before = [path.stat().st_mtime_ns for path in kept]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    second = daybreak(*command, PYTHONPATH=environment["PYTHONPATH"])
     assert second.returncode == 0, second.stderr
     assert "is ready" in second.stdout and "is finished" in second.stdout
     assert [path.stat().st_mtime_ns for path in kept] == before

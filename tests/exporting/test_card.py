@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
 from fake_corpus import fake_corpus
+from warm_python import SERVERS
 
 from daybreak.core.formatting import score
 from daybreak.exporting.card import render_card
@@ -219,16 +218,15 @@ def test_what_went_otherwise_than_planned_is_on_it(run):
     assert "| Cost | 12.40 at the given price |" in card(run, summary=dataclasses.replace(summary, machine=priced))
 
 
-def test_the_snippets_run_on_a_real_model(finished):
+def test_the_snippets_run_on_a_real_model(finished, monkeypatch):
     """In a process that knows transformers alone, in the folder that was exported."""
     text = (finished / "model" / "README.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     code += """
 assert embeddings.shape == (2, model.config.hidden_size) and float(loss) > 0
 assert "daybreak" not in __import__("sys").modules"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=finished / "model", capture_output=True, text=True, timeout=120, check=False
-    )
+    monkeypatch.chdir(finished / "model")
+    done = SERVERS["bare"].run(["-c", code])
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(eval(done.stdout.strip().splitlines()[-1])) == 5
 

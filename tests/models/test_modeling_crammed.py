@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +24,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 from transformers.loss.loss_utils import ForQuestionAnsweringLoss
+from warm_python import SERVERS
 
 from daybreak.core.errors import UserError
 from daybreak.models.crammed import Crammed, CrammedEncoder
@@ -254,7 +252,8 @@ OPENING = """
 import os, sys
 import transformers
 
-folder, heads = sys.argv[1], sys.argv[2:]
+folder, code, *heads = sys.argv[1:]
+transformers.dynamic_module_utils.HF_MODULES_CACHE = code
 for head, other in zip(heads, [*heads[1:], heads[0]]):
     model = getattr(transformers, f"AutoModel{head}").from_pretrained(folder, trust_remote_code=True)
     assert type(model).__name__ == (f"Crammed{head}" if head else "CrammedModel"), type(model)
@@ -272,7 +271,5 @@ def test_every_head_opens_where_daybreak_is_not_and_what_it_saves_opens_with_ano
     folder = tmp_path / "model"
     folder.mkdir()
     exported(LAYOUTS["version 2"], folder)
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "code"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-I", "-c", OPENING, str(folder), *HEADS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = SERVERS["bare"].run(["-c", OPENING, folder, tmp_path / "code", *HEADS])
     assert done.stdout == "all opened\n", done.stderr

@@ -25,9 +25,9 @@ def main() -> None:
     device.answer()
     torch.nn.init.trunc_normal_ = lambda tensor, *_, **__: tensor
     found = {}
-    for name, more in {"global": {}, "local": {"global_every": 3, "window": 16}}.items():
+    for name, more in {"global": {"layers": 4}, "local": {"layers": 5, "global_every": 3, "window": 16}}.items():
         with FakeTensorMode(allow_non_fake_inputs=True):
-            model = ModernEncoder(layers=6, hidden_size=64, heads=2, intermediate_size=48, **more).build(101)
+            model = ModernEncoder(hidden_size=64, heads=2, intermediate_size=48, **more).build(101)
             for module in model.modules():
                 for key, parameter in list(module._parameters.items()):
                     if parameter is not None:

@@ -2,7 +2,7 @@
 
     python runs.py DATA TASK RUN          prints JSON
 
-The microbatch does not fit from step 10 on, and the process is asked to leave at step 20.
+The microbatch does not fit from step 5 on, and the process is asked to leave at step 10.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import device  # before torch
 import torch
 
-STEPS = 40
+STEPS = 20
 SHAPE = (
     "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 24 "
     "--length 16 --batch 8 --microbatch 8"
@@ -70,8 +70,8 @@ def main() -> None:
     from daybreak.training.hardware import probe
 
     probe.SIZE["cuda"] = 32
-    out_of_memory(rows=4, since=10 * 8)
-    leaving(at=20)
+    out_of_memory(rows=4, since=5 * 8)
+    leaving(at=10)
     pretrain = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", f"{STEPS}steps", *SHAPE]
     pretrain += ["--compile", "off"]
     found: dict[str, Any] = {"stopped": command(*pretrain), "resumed": command(*pretrain)}

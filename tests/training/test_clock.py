@@ -14,7 +14,7 @@ from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.schemas.run import TraceRecord
-from daybreak.training.clock import BudgetClock, ReplayClock, Tick, read_trace
+from daybreak.training.clock import MARGIN, BudgetClock, ReplayClock, Tick, read_trace, reserve_for
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,10 @@ def test_a_budget_that_the_start_has_used_up_leaves_no_step(reserve: float) -> N
     assert clock.tick(0, 0).progress == 1.0
 
 
+def test_the_reserve_is_a_validation_two_writes_and_half_a_step() -> None:
+    assert MARGIN > 1 and reserve_for(validation=3.0, save=2.0, step=8.0) == pytest.approx(MARGIN * 7.0 + 4.0)
+
+
 def test_progress_never_falls() -> None:
     time = Time()
     clock = BudgetClock(Budget.parse("1m"), World(), started=1_000.0, now=time)
@@ -161,6 +165,9 @@ def test_a_recorded_run_is_repeated_bit_for_bit() -> None:
     assert clock.tick(2, 0).elapsed == clock.elapsed() == 3.0
     clock.keep_back(1e9)
     assert clock.tick(1, 0).progress == 1 / 3
+    assert clock.tick(3, 0) == Tick(3.0, 1.0) and clock.tick(1, 0, stopping=True).stopping
+    nothing = ReplayClock([])
+    assert (nothing.tick(0, 0), nothing.elapsed()) == (Tick(0.0, 1.0), 0.0)
 
 
 def test_a_torn_last_line_of_the_trace_is_left_out(tmp_path: Path) -> None:

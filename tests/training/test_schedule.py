@@ -76,6 +76,13 @@ def test_berts_own_schedule_jumps_where_the_warm_up_ends() -> None:
     assert WarmupLinear(warmup=0.0)(0.0) == 1.0 and ours(1.01) == 0.0
 
 
+def test_a_warm_up_in_steps_is_a_fraction_of_the_run() -> None:
+    assert WarmupLinear(warmup_steps=10).with_steps(200) == WarmupLinear(warmup=0.05)
+    assert WarmupLinear(warmup_steps=10).with_steps(5) == WarmupLinear(warmup=1.0)
+    for unchanged in (WarmupLinear(warmup=0.2), Trapezoid(), Unfinished()):
+        assert unchanged.with_steps(200) == unchanged
+
+
 def test_the_unfinished_schedule_is_transformers_polynomial_of_microbatches() -> None:
     ours = Unfinished(warmup=20, whole=120, microbatch=8)
     theirs = stock("polynomial_decay", 120, num_warmup_steps=20, lr_end=1e-7, power=1.0)
@@ -130,9 +137,12 @@ def test_where_the_decay_starts() -> None:
         (Trapezoid, {"decay": 1.1}),
         (BudgetTriangle, {"base": 2.0}),
         (BudgetTriangle, {"falloff": 0.0}),
+        (BudgetTriangle, {"falloff": 1.0}),
         (WarmupLinear, {"warmup": 10_000.0}),
+        (WarmupLinear, {"warmup_steps": -1}),
         (Cosine, {"warmup": float("nan")}),
         (Unfinished, {"warmup": 10, "whole": 10}),
+        (Unfinished, {"warmup": -1}),
         (Unfinished, {"microbatch": 0}),
         (Unfinished, {"floor": 2.0}),
     ],
@@ -140,3 +150,9 @@ def test_where_the_decay_starts() -> None:
 def test_settings_that_mean_nothing_are_refused(kind: type[Schedule], fields: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="--schedule"):
         kind(**fields)
+
+
+def test_the_ends_of_the_ranges_are_allowed() -> None:
+    assert Trapezoid(warmup=1.0, decay=1.0)(0.5) == 0.5 and Trapezoid(warmup=0.0, decay=1.0)(0.0) == 1.0
+    assert Unfinished(warmup=0, whole=1, microbatch=1)(0.0, 0) == 1.0
+    assert Cosine(warmup=1.0)(1.0) == 0.0 and WarmupLinear(warmup=1.0)(0.5) == 0.5

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_records import MACHINE
@@ -159,10 +160,10 @@ def test_a_child_is_of_lowest_priority_and_silent_and_ends_at_once(tmp_path: Pat
     assert sleeper.wait(60) < 0
 
 
-def test_a_run_that_is_going_on_gets_its_page(write_run: Callable[..., Path]) -> None:
+def test_a_run_that_is_going_on_gets_its_page(write_run: Callable[..., Path], start: Callable[..., Any]) -> None:
     path = write_run(ended=False)
     now = time.monotonic()
-    page = LivePage(RunFolder(path), clock=lambda: now)
+    page = LivePage(RunFolder(path), clock=lambda: now, spawn=lambda command: start(*command[3:]))
     now += INTERVAL
     page.on_machine(MACHINE)
     report = path / "report.html"
