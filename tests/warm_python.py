@@ -273,9 +273,9 @@ class Nested(subprocess.Popen):  # type: ignore[type-arg]
         self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any,
         startupinfo: Any, creationflags: Any, shell: Any, *pipes: Any,
     ) -> None:  # fmt: skip
-        words = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(map(os.fspath, args))
-        python = words[0] == sys.executable and (words[1] in ("-m", "-c") or not words[1].startswith("-"))
-        if not python or shell or threading.active_count() > 1:
+        words = [] if shell or isinstance(args, (str, bytes, os.PathLike)) else list(map(os.fspath, args))
+        python = words[:1] == [sys.executable] and len(words) > 1 and (words[1] in ("-m", "-c") or words[1][0] != "-")
+        if not python or len(os.listdir("/proc/self/task")) > 1:
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, *pipes
             )
