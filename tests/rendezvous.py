@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,11 @@ def run_ranks(size: int, *command: object, **environment: str) -> None:
     torchrun = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     variables = {**os.environ, **torchrun, "PYTHONPATH": here, "CUDA_VISIBLE_DEVICES": "", **environment}
     words = list(map(str, command))
-    processes = [SERVERS["daybreak"].start(words, {**variables, "RANK": str(rank)}) for rank in range(size)]
+    python, pipe = [sys.executable, *words], subprocess.PIPE
+    processes: list[Any] = [
+        SERVERS["daybreak"].start(words, own) or subprocess.Popen(python, env=own, stderr=pipe, text=True)
+        for own in ({**variables, "RANK": str(rank)} for rank in range(size))
+    ]
     told = [process.communicate(timeout=400)[1] for process in processes]
     for process, errors in zip(processes, told):
         assert process.returncode in (0, 7), errors

@@ -36,7 +36,7 @@ LENGTH = 32
 SIZES: dict[str, Any] = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
 SHAPES: dict[str, EncoderConfig] = {
     # Far from every default, so that a key that is not read shows.
-    "modern": ModernEncoder(**{**SIZES, "layers": 3}, global_every=2, window=8, global_rope_base=40_000.0,
+    "modern": ModernEncoder(**{**SIZES, "layers": 5}, global_every=2, window=8, global_rope_base=40_000.0,
                             local_rope_base=500.0, pooling="cls"),
     "bert": BertEncoder(**SIZES, positions=LENGTH, next_sentence=True),
     "crammed": CrammedEncoder(**SIZES),
