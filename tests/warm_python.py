@@ -193,7 +193,8 @@ def serve(name: str, place: str, parity: str) -> None:
             if name != "parity":
                 run_parity_checks_at(parity)
                 os.fsync = lambda _: None
-                subprocess.Popen = Nested  # type: ignore[misc]
+                if sys.platform == "linux":  # it reads /proc; elsewhere processes start as usual
+                    subprocess.Popen = Nested  # type: ignore[misc]
             gc.freeze()
             imported = True
         if os.fork() == 0:
