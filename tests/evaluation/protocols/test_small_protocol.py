@@ -23,7 +23,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
-from daybreak.evaluation.finetuning import fast_training, finetune
+from daybreak.evaluation.finetuning import fast_training, finetune, jobs
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
 from daybreak.evaluation.finetuning.fast_training import WorkingCopy
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
@@ -165,6 +165,27 @@ def test_distilled_runs_from_rows_to_result(encoder: Path, weather: Path, tmp_pa
     (plain,) = evaluate(encoder, [str(weather)], protocol="small", out=tmp_path / "c", **options)
     assert result.settings["distillation"] == 0.5 and "distillation" not in plain.settings
     assert result.scores == again.scores and result.scores["nll"] != plain.scores["nll"]
+
+
+def test_soft_targets_are_made_once_for_all_models_of_the_same_rows(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(jobs, "held_out_predictions", lambda *a: made.append(a) or held_out_predictions(*a))
+
+    def scores(**more: Any) -> dict[str, list[float]]:
+        options: dict[str, Any] = {"epochs": 1, "rows": 64, "seeds": 1, "workers": 1}
+        (result,) = evaluate(encoder, [str(weather)], protocol="distilled", out=tmp_path / "a", **options, **more)
+        return result.scores
+
+    first = scores()
+    scores(untrained=True)
+    assert len(made) == 1
+    (file,) = (tmp_path / "a" / "cells").rglob("held-out-predictions.json")
+    assert scores(overwrite=True) == first and len(made) == 1
+    file.write_text(file.read_text().replace('"predictions"', '"edited"'))
+    jobs._encoded_task.cache_clear()
+    assert scores(overwrite=True) == first and len(made) == 2
 
 
 def test_tasks_of_glue_whose_pairs_have_no_order() -> None:

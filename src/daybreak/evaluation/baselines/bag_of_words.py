@@ -77,7 +77,8 @@ def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores:
     if not (kind.numeric or isinstance(kind, OneOfSeveral)):
         return WordScores({}, 0)
     train = _bounded(train)
-    return WordScores(_linear(kind, data, train), len(train))
+    fitted = _Linear(kind, data, train, *_select(kind, data, train))
+    return WordScores({part: fitted.evaluate(rows) for part, rows in data.parts.items()}, len(train))
 
 
 def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.ndarray:
@@ -110,18 +111,12 @@ def _bounded(train: LabelledRows) -> LabelledRows:
 # ---------------------------------------------------------------- classification, regression, multiple choice
 
 
-def _linear(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.ndarray]:
-    """Select features and regularization on a part of the training rows, fit on all rows, and predict every part."""
-    fitted = _Linear(kind, data, train, *_select(kind, data, train))
-    return {part: fitted.evaluate(rows) for part, rows in data.parts.items()}
-
-
 def _select(kind: Kind, data: TaskRows, train: LabelledRows) -> tuple[slice, float]:
     """Return the columns of the features and the regularization that are best on a part of the training rows."""
     order = np.random.default_rng(SEED).permutation(len(train))[:MOST_TO_CHOOSE]
     held = max(1, round(HELD_OUT * len(order)))
     inside, outside = train.take(order[held:].tolist()), train.take(order[:held].tolist())
-    features = _features(kind, data)
+    features = _Features(kind, data)
     columns, strength, best = features.variants[0], STRENGTHS[0], -np.inf
     if len(set(inside.targets)) > 1:
         sample = _samples(kind, inside)
@@ -140,7 +135,7 @@ class _Linear:
 
     def __init__(self, kind: Kind, data: TaskRows, train: LabelledRows, columns: slice, strength: float):
         self._kind, self._labels, self._columns = kind, data.labels, columns
-        self._features = _features(kind, data)
+        self._features = _Features(kind, data)
         sample = _samples(kind, train)
         seen = self._features.of(sample.texts, fit=True)[:, columns]
         self._model = _fitted(kind, seen, sample.targets, strength)
@@ -194,21 +189,18 @@ def _evaluated(kind: Kind, labels: Sequence[str], answers: np.ndarray, rows: Lab
     return kind.evaluate(EncodedRows({}, rows.targets, [], rows), list(answers), labels)
 
 
-def _features(kind: Kind, data: TaskRows) -> _Features:
-    choice = kind.name == "choice"
-    return _Features(pair=choice or len(data.task.text) > 1, second_alone=choice)
-
-
 class _Features:
     """Features of rows of texts, float64[R, F], sparse.
 
     Of one text: TF-IDF of words and pairs of words, and of 2 to 5 characters within a word. Of a pair: the standardized
     overlap of the two texts, and their words, which are the product and the absolute difference of the two TF-IDF
-    vectors, or with ``second_alone`` the TF-IDF vector of the second text.
+    vectors, or for multiple choice the TF-IDF vector of the second text.
     """
 
-    def __init__(self, pair: bool, second_alone: bool):
-        self.variants = PAIR_VARIANTS if pair else (slice(None),)
+    def __init__(self, kind: Kind, data: TaskRows):
+        self._second_alone = kind.name == "choice"
+        self._pair = self._second_alone or len(data.task.text) > 1
+        self.variants = PAIR_VARIANTS if self._pair else (slice(None),)
         """Sets of columns to select from."""
         options: dict[str, Any] = {"sublinear_tf": True, "max_features": MOST_FEATURES}
         self._vectorizers = (
@@ -216,7 +208,6 @@ class _Features:
             TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **options),
         )
         self._scaler = StandardScaler()
-        self._pair, self._second_alone = pair, second_alone
 
     def of(self, texts: Sequence[tuple[str, ...]], fit: bool = False) -> Any:
         """Return the features of texts; with ``fit``, vocabulary, weights and scale are those of these texts."""

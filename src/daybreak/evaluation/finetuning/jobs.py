@@ -19,6 +19,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_text
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
+from daybreak.evaluation.finetuning.baseline_files import read_or_make
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
@@ -72,8 +73,14 @@ def max_sequence_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
     return int(min(protocol.length, longest, tokenizer.model_max_length))
 
 
-def encode_task(folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bool = False) -> EncodedTask:
-    """Tokenize the rows with the tokenizer in ``folder``; the unlabelled files only if ``unlabelled``."""
+def encode_task(
+    folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bool = False, kept: Path | None = None
+) -> EncodedTask:
+    """Tokenize the rows with the tokenizer in ``folder``; the unlabelled files only if ``unlabelled``.
+
+    Args:
+        kept: folder that keeps the predictions of the bag of words for soft targets.
+    """
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     length = max_sequence_length(config, tokenizer, protocol)
     kind = kind_of(data.task)
@@ -85,7 +92,7 @@ def encode_task(folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bo
 
     train = training_subset(data.train, protocol.train_rows)
     if weight := protocol.distillation_of(data.task):
-        train = with_soft_targets(kind, data, train, weight)
+        train = with_soft_targets(kind, data, train, weight, kept)
     names = [file.name for file in data.task.unlabelled] if unlabelled else []
     to_predict = {name: kind.load_unlabelled(data.task, name) for name in names}
     return EncodedTask(
@@ -98,10 +105,23 @@ def encode_task(folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bo
     )
 
 
-def with_soft_targets(kind: Kind, data: TaskRows, train: LabelledRows, weight: float) -> LabelledRows:
+def with_soft_targets(
+    kind: Kind, data: TaskRows, train: LabelledRows, weight: float, kept: Path | None
+) -> LabelledRows:
     """Return classification rows whose targets are probabilities, with ``weight`` for those of the bag of words."""
-    labels = np.eye(len(data.labels))[train.targets]
-    probabilities = (1 - weight) * labels + weight * held_out_predictions(kind, data, train)
+
+    def predict() -> np.ndarray:
+        return held_out_predictions(kind, data, train)
+
+    def read(content: Mapping[str, Any]) -> np.ndarray:
+        return np.array(content["predictions"], dtype=np.float64).reshape(len(train), len(data.labels))
+
+    if kept is None:
+        guesses = predict()
+    else:
+        file = kept / "held-out-predictions.json"
+        guesses = read_or_make(file, data.task, len(train), read, lambda: {"predictions": predict().tolist()})
+    probabilities = (1 - weight) * np.eye(len(data.labels))[train.targets] + weight * guesses
     return replace(train, targets=np.round(probabilities, DIGITS).tolist())
 
 
@@ -244,10 +264,14 @@ def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
 
 def encoded_task(job: FinetuningJob) -> EncodedTask:
     """Return the tokenized rows of a job's task."""
-    return _encoded_task(job.folder, job.task, job.protocol, bool(job.unlabelled_digest), job.source)
+    return _encoded_task(
+        job.folder, job.task, job.protocol, bool(job.unlabelled_digest), job.source, job.file.parents[1]
+    )
 
 
 @functools.lru_cache(maxsize=2)
-def _encoded_task(folder: Path, task: Task, protocol: Protocol, unlabelled: bool, source: str) -> EncodedTask:
+def _encoded_task(
+    folder: Path, task: Task, protocol: Protocol, unlabelled: bool, source: str, kept: Path
+) -> EncodedTask:
     """Cached, because a worker runs the jobs of one task one after the other; ``source`` detects changed files."""
-    return encode_task(folder, load_task(task), protocol, unlabelled)
+    return encode_task(folder, load_task(task), protocol, unlabelled, kept)

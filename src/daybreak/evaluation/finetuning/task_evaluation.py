@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
 import shutil
 import statistics
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sklearn
 
 from daybreak.core.errors import TooLate, UserError
-from daybreak.core.files import make_folder, read_json, replace_folder, write_json
+from daybreak.core.files import replace_folder
 from daybreak.core.formatting import check_price
 from daybreak.core.terminal import duration, working
-from daybreak.evaluation.baselines.bag_of_words import VERSION, bag_of_words
+from daybreak.evaluation.baselines.bag_of_words import bag_of_words
+from daybreak.evaluation.finetuning.baseline_files import read_or_make
 from daybreak.evaluation.finetuning.classifier import load_config, load_tokenizer
 from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
 from daybreak.evaluation.finetuning.forecast import job_seconds, waiting_seconds
@@ -217,26 +216,18 @@ class TaskEvaluation:
 
         A file beside the runs keeps them for all models that use the same rows.
         """
-        task, kind = self.data.task, kind_of(self.data.task)
-        file = self._folder / "bag-of-words.json"
-        identity = {
-            "software": [VERSION, sklearn.__version__],
-            "rows": task_digest(task),
-            "train_rows": self.train_rows,
-            "metric": task.metric,
-        }
-        if file.is_file():
-            with contextlib.suppress(UserError, TypeError, AttributeError, KeyError, ValueError):  # edited by hand
-                kept = read_json(file)
-                if {name: kept.get(name) for name in identity} == identity:
-                    scores = {name: float(score) for name, score in kept["scores"].items()}
-                    return scores, int(kept["fitted_rows"]), dict(kept["scored_rows"])
-        found = bag_of_words(kind, self.data, train)
-        tables = rounded(found.scored_rows)
-        scores = part_scores(kind, found.scored_rows, self.data.labels)
-        make_folder(file.parent)
-        write_json(file, {**identity, "scores": scores, "fitted_rows": found.rows, "scored_rows": tables})
-        return scores, found.rows, tables
+        kind, labels = kind_of(self.data.task), self.data.labels
+
+        def make() -> dict[str, Any]:
+            found = bag_of_words(kind, self.data, train)
+            scores = part_scores(kind, found.scored_rows, labels)
+            return {"scores": scores, "fitted_rows": found.rows, "scored_rows": rounded(found.scored_rows)}
+
+        def read(kept: Mapping[str, Any]) -> tuple[dict[str, float], int, dict[str, list[list[float]]]]:
+            scores = {name: float(score) for name, score in kept["scores"].items()}
+            return scores, int(kept["fitted_rows"]), dict(kept["scored_rows"])
+
+        return read_or_make(self._folder / "bag-of-words.json", self.data.task, self.train_rows, read, make)
 
     def _settings(self, setting: Setting) -> dict[str, float]:
         subset = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}
