@@ -17,7 +17,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +27,7 @@ import pytest
 from fake_runs import write_run
 from hypothesis import settings
 from small_texts import small_text
-from warm_python import SERVERS, Server, run_parity_checks_at
+from warm_python import Server, run_parity_checks_at, start_python
 
 from daybreak.schemas.run import Parity
 
@@ -105,29 +104,24 @@ def parity_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def servers(parity_server: Server) -> Iterator[None]:
-    """Processes that have imported what a test's own process needs (``warm_python.SERVERS``)."""
+def servers(parity_server: Server) -> Iterator[dict[str, str]]:
+    """Processes that have imported what a test's own process needs (``warm_python.SERVERS``); their environment."""
     cpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
     made = [Server(name, Path(CACHE.name) / name, cpu, parity_server.place) for name in ("bare", "daybreak")]
-    yield
+    yield cpu
     for server in made:
         server.stop()
 
 
 @pytest.fixture(scope="session")
-def start(servers: None) -> Callable[..., subprocess.Popen[str]]:
+def start(servers: dict[str, str]) -> Callable[..., subprocess.Popen[str]]:
     """Return ``start(*arguments)``: ``python -m daybreak arguments``, going on, on the CPU whatever the machine has.
 
     It is a fork of a process that has imported Daybreak, or a new one where that would not be the same.
     """
-    cpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
 
     def begin(*arguments: object, **more: str) -> Any:
-        words, pipe = list(map(str, arguments)), subprocess.PIPE
-        command = [sys.executable, "-m", "daybreak", *words]
-        return SERVERS["daybreak"].start(command[1:], {**cpu, **more}) or subprocess.Popen(
-            command, stdout=pipe, stderr=pipe, text=True, env={**cpu, **more}
-        )
+        return start_python(["-m", "daybreak", *map(str, arguments)], {**servers, **more})
 
     return begin
 

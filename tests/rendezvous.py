@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import random
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from warm_python import SERVERS
+from warm_python import start_python
 
 
 def free_port() -> int:
@@ -39,11 +37,7 @@ def run_ranks(size: int, *command: object, **environment: str) -> None:
     torchrun = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     variables = {**os.environ, **torchrun, "PYTHONPATH": here, "CUDA_VISIBLE_DEVICES": "", **environment}
     words = list(map(str, command))
-    python, pipe = [sys.executable, *words], subprocess.PIPE
-    processes: list[Any] = [
-        SERVERS["daybreak"].start(words, own) or subprocess.Popen(python, env=own, stderr=pipe, text=True)
-        for own in ({**variables, "RANK": str(rank)} for rank in range(size))
-    ]
+    processes = [start_python(words, {**variables, "RANK": str(rank)}) for rank in range(size)]
     told = [process.communicate(timeout=400)[1] for process in processes]
     for process, errors in zip(processes, told):
         assert process.returncode in (0, 7), errors

@@ -152,6 +152,15 @@ def connected(place: str, words: Sequence[str], environment: Mapping[str, str]) 
     return Process(connection, words, output)
 
 
+def start_python(words: Sequence[str], environment: Mapping[str, str]) -> Any:
+    """``python words``, going on: a fork of the server that has imported Daybreak, or a new process where that would
+    not be the same."""
+    pipe = subprocess.PIPE
+    return SERVERS["daybreak"].start(words, environment) or subprocess.Popen(
+        [sys.executable, *words], stdout=pipe, stderr=pipe, text=True, env=dict(environment)
+    )
+
+
 def run_parity_checks_at(place: str) -> None:
     """Let ``subprocess.run`` give the script of the parity check to the server that listens at ``place``."""
     true_run, python = subprocess.run, sys.executable
