@@ -87,11 +87,13 @@ def pretrain(arguments: list[str]) -> None:
     parser.add_argument("recipe")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--accept-tokenizer", action="store_true")
     chosen, flags = parser.parse_known_args(arguments)
     recipe = load_recipe(chosen.recipe)
     for name, text in fields_of(flags):
         recipe = with_field(recipe, name, text)
-    pretrain(recipe, data=chosen.data, out=chosen.out, started=process_started())
+    accepted = chosen.accept_tokenizer
+    pretrain(recipe, data=chosen.data, out=chosen.out, accept_tokenizer=accepted, started=process_started())
 
 
 def evaluate(arguments: list[str]) -> None:

@@ -83,9 +83,9 @@ def use_one_thread() -> None:
 def pretrain_command(
     recipe: str, data: Path, out: Path, budget: str, flags: str = "", *, processes: int = 1
 ) -> list[str]:
-    """Command of one run; ``flags`` is split as a shell does."""
+    """Command of one run; ``flags`` is split as a shell does. The runs of a comparison share their tokenizer."""
     whole = ["pretrain", recipe, "--data", str(data), "--out", str(out), "--budget", budget, *shlex.split(flags)]
-    return daybreak(*whole, processes=processes)
+    return daybreak(*whole, "--accept-tokenizer", processes=processes)
 
 
 def daybreak(*arguments: str, processes: int = 1) -> list[str]:

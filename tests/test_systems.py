@@ -32,6 +32,8 @@ TOY = (
     "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 64 "
     "--length 32 --batch 8 --precision float32"
 ).split()
+ON_TALES = [*TOY, "--accept-tokenizer"]
+"""For ``pretrain`` on ``tales``, whose vocabulary is smaller than a paper's."""
 LATER = ["--phase2.length", "64", "--phase2.batch", "4"]
 RAMP = ["--ramp.batch-multiple", "2"]
 FLAGS = {
@@ -90,7 +92,7 @@ def check(summary: Summary, name: str, steps: int) -> None:
 @pytest.mark.parametrize("name", sorted(set(FLAGS) - JUDGED))
 def test_it_trains_by_name(name: str, tales: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *TOY, *FLAGS[name])
+    command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES, *FLAGS[name])
     check(read_json(run / "summary.json", Summary), name, 20)
     assert load_recipe(run).name == name
 
@@ -98,7 +100,7 @@ def test_it_trains_by_name(name: str, tales: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(JUDGED))
 def test_it_trains_by_name_and_stock_transformers_agrees(name: str, tales: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *TOY, *FLAGS[name])
+    command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES, *FLAGS[name])
     summary = read_json(run / "summary.json", Summary)
     check(summary, name, 20)
     assert summary.parity and summary.parity.passed, summary.parity
@@ -120,7 +122,7 @@ def test_the_second_phase_is_entered(
     enters it too, at the same step, and draws the same dropout."""
     run = tmp_path / "run"
     later = ["--phase2.start", "0.5", "--phase2.length", "160", "--phase2.batch", "2"]
-    command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *TOY, *later)
+    command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES, *later)
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "Second phase from 50% on: sequences of 160 positions." in said
     summary = read_json(run / "summary.json", Summary)
@@ -136,7 +138,7 @@ def test_the_second_phase_is_entered(
 def test_the_batch_of_a_crammed_run_grows(tales: Path, tmp_path: Path) -> None:
     """Over 60 % of the run in quanta of 2: 12 steps at 2, 4, 6 and 8 rows for three steps each, then 8 at 8."""
     run = tmp_path / "run"
-    command("pretrain", "crammed", "--data", tales, "--out", run, "--budget", "20steps", *TOY, *RAMP)
+    command("pretrain", "crammed", "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES, *RAMP)
     assert read_json(run / "summary.json", Summary).rows == 3 * (2 + 4 + 6 + 8) + 8 * 8
 
 
@@ -144,7 +146,7 @@ def test_the_batch_of_a_crammed_run_grows(tales: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bert-2018", "crammed"])
 def test_whole_words_train(name: str, tales: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    flags = [*TOY, *FLAGS[name], "--objective.whole-words"]
+    flags = [*ON_TALES, *FLAGS[name], "--objective.whole-words"]
     command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *flags)
     assert load_recipe(run).objective.whole_words
     check(read_json(run / "summary.json", Summary), name, 20)
@@ -153,7 +155,7 @@ def test_whole_words_train(name: str, tales: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("ungated")
 def test_size_and_faithful_on_pretrain(tales: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    flags = ["--size", "tiny", "--faithful", *TOY]
+    flags = ["--size", "tiny", "--faithful", *ON_TALES]
     command("pretrain", "bert-8gb", "--data", tales, "--out", run, "--budget", "20steps", *flags, "--microbatch", "8")
     found = load_recipe(run)
     assert found.tokenizer == load_recipe("bert-8gb", size="tiny").tokenizer
@@ -183,8 +185,20 @@ def test_prose_is_split_into_sentences_when_asked(sentences: Path, tmp_path: Pat
     assert train.sentence_ends is not None and train.sentence_ends.bytes / 8 > 5 * train.documents
 
 
+def test_another_tokenizer_than_the_papers_must_be_accepted(
+    tales: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    words = ["pretrain", "bert-8gb", "--data", tales, "--out", run, "--budget", "20steps", *TOY]
+    said = refused(*words)
+    assert "vocabulary 400 instead of" in said and "--accept-tokenizer" in said and not run.exists()
+    with stopped_at(10):
+        assert exit_code(*words, "--accept-tokenizer") == 143
+    assert exit_code(*words) == 0, "a run that was accepted once resumes without the flag"
+
+
 def test_text_without_sentences_is_refused(data: Path, refused: Callable[..., str], tmp_path: Path) -> None:
-    said = refused("pretrain", "bert-2018", "--data", data, "--out", tmp_path / "run", "--budget", "20steps", *TOY)
+    said = refused("pretrain", "bert-2018", "--data", data, "--out", tmp_path / "run", "--budget", "20steps", *ON_TALES)
     assert "--split-sentences" in said and not (tmp_path / "run").exists()
 
 
@@ -203,7 +217,7 @@ def gpu(**changes: object) -> Recipe:
 def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], tales: Path, tmp_path: Path) -> None:
     """Also with dropout, whose draws belong to a row's place in the run, and with a label for each pair."""
     run = tmp_path / "run"
-    words = ["pretrain", "bert-gpu", "--data", tales, "--out", run, "--budget", "20steps", *TOY]
+    words = ["pretrain", "bert-gpu", "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES]
     words += ["--batch", "0", "--devices.batch", "4", "--devices.rate-rule", "linear", "--devices.reference", "4"]
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [start(*words, **torchrun, RANK=str(rank)) for rank in (0, 1)]
@@ -217,7 +231,7 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
     assert (decisions.batch, decisions.microbatch, decisions.world_size, decisions.rate_factor) == (8, 4, 2, 2.0)
     # One device that takes the same halves one after the other, at the rate that the rule gave.
     one = gpu(devices=Devices(batch=8, rate_rule="linear", reference=4), microbatch=4)
-    alone = pretrain.pretrain(one, data=tales, out=tmp_path / "one")
+    alone = pretrain.pretrain(one, data=tales, out=tmp_path / "one", accept_tokenizer=True)
     ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "one", run))
     assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) <= 1e-5
     two = read_json(run / "summary.json", Summary)
@@ -227,11 +241,22 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
 
 
 @pytest.mark.usefixtures("ungated")
+def test_the_memory_is_filled_on_request(tales: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a CPU with memory for the whole batch."""
+    run = tmp_path / "run"
+    words = ["pretrain", "bert-8gb", "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES, "--batch", "64"]
+    command(*words, "--microbatch", "8", "--fill-memory")
+    assert read_json(run / "decisions.json", Decisions).microbatch == 64
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert re.search(r"Microbatch: 64 sequences fill the memory, at \d+% of the speed of 8\.", said)
+
+
+@pytest.mark.usefixtures("ungated")
 def test_a_large_batch_is_measured_and_the_measure_is_obeyed(
     tales: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    words = ["pretrain", "bert-8gb", "--data", tales, "--out", run, "--budget", "20steps", *TOY, "--batch", "64"]
+    words = ["pretrain", "bert-8gb", "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES, "--batch", "64"]
     with stopped_at(10):
         assert exit_code(*words) == 143
     decisions = read_json(run / "decisions.json", Decisions)

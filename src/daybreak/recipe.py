@@ -356,6 +356,11 @@ def procedure_of(recipe: Recipe) -> Procedure:
     return shipped_recipe(recipe.name).procedure if recipe.name in recipe_names() else Procedure()
 
 
+def of_a_paper(recipe: Recipe) -> bool:
+    """Whether ``recipe`` is a shipped one of another system, not of Daybreak's own family or a file."""
+    return recipe.name in recipe_names() and not recipe.name.startswith(FAMILY)
+
+
 def _rungs() -> dict[str, Any]:
     """The recipes of the ladder, one table in one file."""
     rungs: dict[str, Any] = import_module(f"daybreak.recipes.{LADDER}").RUNGS

@@ -102,6 +102,20 @@ def test_a_processor_stops_before_its_memory_is_full(monkeypatch: pytest.MonkeyP
     assert device.tried == [8, 16, 32]
 
 
+@pytest.mark.parametrize(("memory", "device_batch", "largest", "tried"), [
+    (100, 512, 64, [16, 32, 64, 128]),
+    (1000, 100, 100, [16, 32, 64, 100]),  # no more than a device's part of the batch
+    (20, 512, 16, [16, 32]),
+])  # fmt: skip
+def test_the_largest_microbatch_fills_the_memory(
+    memory: int, device_batch: int, largest: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(monkeypatch, fixed=1.0, each=1.0, memory=memory)
+    found, speed = calibration.largest_microbatch(training(), checkpoint.START, device_batch, 16)
+    assert (found, device.tried) == (largest, tried)
+    assert speed == pytest.approx((largest / (1 + largest)) / (16 / 17))
+
+
 def test_longer_rows_come_fewer_at_a_time() -> None:
     found = with_microbatch(training().phases, 16)
     assert [phase.microbatch for phase in found] == [16, 8]

@@ -44,7 +44,7 @@ from daybreak.pretraining.hardware_choices import (
     with_measurements,
 )
 from daybreak.pretraining.run_end import finish
-from daybreak.pretraining.run_start import check_folder, say_other_tokenizer, write_start
+from daybreak.pretraining.run_start import check_folder, check_tokenizer, other_tokenizer, write_start
 from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import Recipe, resolved, smaller_than
@@ -85,6 +85,10 @@ class PretrainOptions(InitOptions, RunOutOptions):
     """Continue this run from its last checkpoint before the learning rate decay; needs --extend."""
     extend: str = ""
     """Budget of the continuation: 8h, 2e9tok, 10000steps."""
+    fill_memory: bool = False
+    """Use the largest microbatch that fits into the memory instead of the fastest one."""
+    accept_tokenizer: bool = False
+    """Train a recipe of a paper on data with another tokenizer than its own."""
     recipe_file: Annotated[str, arg(name="recipe")] = ""
     """Python file that defines the recipe's classes, for a run whose recipe uses your own."""
     watching: Annotated[Watching, arg(name="")] = Watching()
@@ -98,6 +102,8 @@ def main(arguments: Sequence[str]) -> None:
         data=options.data,
         out=options.out or default_run_folder(options.recipe.name),
         overwrite=options.overwrite,
+        fill_memory=options.fill_memory,
+        accept_tokenizer=options.accept_tokenizer,
         watching=options.watching,
         started=started,
     )
@@ -116,6 +122,8 @@ def pretrain(
     data: Path,
     out: Path,
     overwrite: bool = False,
+    fill_memory: bool = False,
+    accept_tokenizer: bool = False,
     watching: Watching = Watching(),
     started: float | None = None,
 ) -> Summary | None:
@@ -123,6 +131,8 @@ def pretrain(
 
     Args:
         overwrite: delete ``out`` first, after the arguments are checked.
+        fill_memory: use the largest microbatch that fits into the memory instead of the fastest one.
+        accept_tokenizer: train a recipe of a paper although the data have another tokenizer than it trains.
         started: ``time.monotonic()`` at which the budget starts; now when None.
 
     Returns:
@@ -141,7 +151,9 @@ def pretrain(
     check_price(watching.price)
     run = RunFolder(out)
     shards = open_shards(data)
-    job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started)
+    job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started, fill_memory=fill_memory)
+    if not accept_tokenizer:
+        check_tokenizer(run, recipe, shards.manifest)
     if overwrite:
         meta_model(recipe, shards.manifest.vocabulary)
         run.delete([data, *source_folders(recipe)])
@@ -198,7 +210,8 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
         use_device(decisions)
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # left by a start that was killed before its first step
-            say_other_tokenizer(job.recipe, job.shards.manifest)
+            if other := other_tokenizer(job.recipe, job.shards.manifest):
+                say(f"{other} daybreak prepare --recipe makes the recipe's.")
         training, progress = setup_training(job, decisions, world)
         if world.is_first and not fresh:  # before compilation, which may take minutes
             alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))

@@ -115,7 +115,8 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     # The microbatch is measured in the precision that is probably the fastest: half precision, the last one.
     decisions = replace(decisions, precision=precisions[-1])
     training = replace(training, decisions=decisions)
-    training = _with_rows(training, decisions.microbatch or _microbatch(job, training, start))
+    rows = decisions.microbatch or _microbatch(job, training, start)
+    training = _with_rows(training, _filled(training, start, rows) if job.fill_memory else rows)
     if calibration.worth_compiling(recipe.compile, training.device, job.budget):
         compiled = compiled_everywhere(training, start)
         training = replace(training, decisions=replace(training.decisions, compiled=compiled))
@@ -189,6 +190,15 @@ def _microbatch(job: PretrainingJob, training: Training, start: Progress) -> int
     if world.is_first:
         microbatch_cache.remember(key, rows)
     return rows
+
+
+def _filled(training: Training, start: Progress, rows: int) -> int:
+    """The largest microbatch that fits into the memory, at least ``rows``."""
+    part = training.decisions.batch // training.world.size
+    measured = calibration.largest_microbatch(training, start, part, rows)
+    largest, speed = training.world.broadcast(measured)
+    say(f"Microbatch: {largest} sequences fill the memory, at {speed:.0%} of the speed of {rows}.")
+    return largest
 
 
 def why_no_forecast(recipe: Recipe) -> str:

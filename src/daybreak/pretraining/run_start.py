@@ -11,9 +11,8 @@ import torch
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import Shards
-from daybreak.recipe import Recipe, first_difference, load_recipe, resolved
+from daybreak.recipe import Recipe, first_difference, load_recipe, of_a_paper, resolved
 from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
 from daybreak.schemas.run import Decisions, Manifest, Split
 from daybreak.training.hardware import probe
@@ -68,17 +67,26 @@ def refuse_other_tokenizer(run: RunFolder, shards: Shards) -> None:
         )
 
 
-def say_other_tokenizer(recipe: Recipe, manifest: Manifest) -> None:
-    """Print which settings of the data's tokenizer differ from the recipe's, if any do."""
+def other_tokenizer(recipe: Recipe, manifest: Manifest) -> str:
+    """Say which settings of the data's tokenizer differ from the recipe's; empty if none do.
+
+    A tokenizer that was taken over and not trained has no settings and is not compared.
+    """
     made, wanted = manifest.tokenizer_settings, recipe.tokenizer.training_settings()
     if not made or not wanted:
-        return
+        return ""
     different = [f"{name} {made[name]} instead of {wanted[name]}" for name in made if made[name] != wanted.get(name)]
-    if different:
-        say(
-            f"The data have another tokenizer than {recipe.name} trains: {', '.join(different)}. "
-            f"daybreak prepare --recipe makes the recipe's."
-        )
+    return f"The data have another tokenizer than {recipe.name} trains: {', '.join(different)}." if different else ""
+
+
+def check_tokenizer(run: RunFolder, recipe: Recipe, manifest: Manifest) -> None:
+    """Raise UserError for a new run of a paper's recipe whose data have another tokenizer than it trains.
+
+    Daybreak's own recipes take any tokenizer, and a run that continues a model takes the tokenizer of that model.
+    """
+    continued = run.recipe.exists() or recipe.origin.init or recipe.origin.branch
+    if not continued and of_a_paper(recipe) and (sentence := other_tokenizer(recipe, manifest)):
+        raise UserError(sentence, "Make the data with daybreak prepare --recipe and --size, or add --accept-tokenizer.")
 
 
 def write_start(

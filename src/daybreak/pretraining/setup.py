@@ -62,6 +62,8 @@ class PretrainingJob:
     run: RunFolder
     started: float
     """``time.monotonic()`` from which the budget counts."""
+    fill_memory: bool = False
+    """Use the largest microbatch that fits into the memory instead of the fastest one."""
 
     @cached_property
     def budget(self) -> Budget:

@@ -149,10 +149,10 @@ def run_child(
 
 
 def command(cell: Cell, study: StudyFolder) -> list[str]:
-    """Return the command line of a cell."""
+    """Return the command line of a cell; the variants of a study share their data and with them the tokenizer."""
     fixed = {"--data": cell.data, "--out": study.folder(cell), "--budget": study.budget, "--seed": cell.seed}
     flags = [str(word) for pair in fixed.items() for word in pair]
-    return [sys.executable, "-m", "daybreak", "pretrain", *cell.words, *flags]
+    return [sys.executable, "-m", "daybreak", "pretrain", *cell.words, *flags, "--accept-tokenizer"]
 
 
 def environment(threads: int) -> dict[str, str]:

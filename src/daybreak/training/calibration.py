@@ -105,13 +105,43 @@ def fastest_microbatch(training: Training, start: Progress, device_batch: int) -
         if rate < best_rate * MIN_SPEEDUP:
             break
         best, best_rate = rows, rate
-        # The next one needs about twice as much memory; a CPU process without memory is killed and raises no error.
-        if training.world.any(training.device.type == "cpu" and 2 * (peak_bytes() - before) > _free_bytes() / 2):
+        if _twice_is_too_much(training, before):
             break
         rows *= 2
     if best == 0:
         raise out_of_memory_error()
     return best
+
+
+def largest_microbatch(training: Training, start: Progress, device_batch: int, rows: int) -> tuple[int, float]:
+    """Double ``rows``, a microbatch that fits, while it fits into memory and a device has so many sequences.
+
+    Returns:
+        The largest microbatch, and its sequences a second as a fraction of those of ``rows``.
+    """
+    before, rates = peak_bytes(), {}
+    while True:
+        trial = replace(training, phases=with_microbatch(training.phases, rows))
+        seconds = _fastest_trial(trial, start, rows * training.world.size)
+        if seconds == math.inf:
+            torch.cuda.empty_cache()
+            break
+        (rates[rows],) = training.world.agree(rows / seconds)
+        if rows == device_batch or _twice_is_too_much(training, before):
+            break
+        rows = min(2 * rows, device_batch)
+    if not rates:
+        raise out_of_memory_error()
+    largest = max(rates)
+    return largest, rates[largest] / rates[min(rates)]
+
+
+def _twice_is_too_much(training: Training, before: int) -> bool:
+    """Whether a microbatch of twice the size may not fit into a CPU's memory, of which ``before`` bytes were in use.
+
+    It needs about twice as much, and a CPU process without memory is killed and raises no error.
+    """
+    return training.world.any(training.device.type == "cpu" and 2 * (peak_bytes() - before) > _free_bytes() / 2)
 
 
 def _fastest_trial(training: Training, start: Progress, rows: int) -> float:
