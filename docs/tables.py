@@ -24,6 +24,7 @@ DEFAULT_RUN = "2026-11-25-tiny-3m-distilled"
 DISTILLED = "2026-11-24-tiny-15000steps-distilled"
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
+BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
     ("tiny", 32768): "2026-11-22-throughput-3",
@@ -160,9 +161,19 @@ def glue_current() -> str:
 
 
 def beside_cramming() -> str:
-    """The flagship and Cramming's recipe after equal time: losses, and GLUE under the protocol ``small``."""
+    """The flagship and Cramming's recipe after equal time."""
+    return beside("45 minutes", BESIDE_CRAMMING)
+
+
+def beside_bert() -> str:
+    """The flagship and BERT's recipe after equal time."""
+    return beside("2 hours", BESIDE_BERT)
+
+
+def beside(time: str, records: dict[str, str]) -> str:
+    """Runs of one thread side by side: losses, and GLUE under the protocol ``small``."""
     columns = []
-    for record in BESIDE_CRAMMING.values():
+    for record in records.values():
         summary = read(f"{record}/summary.json")
         final, context = summary["validation"], summary["context_use"]
         results = {result["task"]: result for result in read(f"{record}/results.json")}
@@ -179,9 +190,9 @@ def beside_cramming() -> str:
         )
     ours = {task: result for task, result in results.items() if task in GLUE}
     words = {name: f"{100 * ours[task]['bag_of_words'][ours[task]['metric']]:.1f}" for task, name in GLUE.items()}
-    links = [f"[{name}](../records/{record}/)" for name, record in BESIDE_CRAMMING.items()]
+    links = [f"[{name}](../records/{record}/)" for name, record in records.items()]
     rows = [[name, *(column[name] for column in columns), words.get(name, "-")] for name in columns[0]]
-    return table(["after 45 minutes of one thread", *links, "bag of words"], rows)
+    return table([f"after {time} of one thread", *links, "bag of words"], rows)
 
 
 def renewed(text: str) -> str:
