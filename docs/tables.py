@@ -70,8 +70,8 @@ def score(result: Mapping[str, Any], decimals: int = 1) -> str:
 
 
 def both(result: Mapping[str, Any]) -> str:
-    """Mean over the seeds of the score of encoder and bag of words together, times 100."""
-    return f"{100 * statistics.fmean(result['combined']):.1f}"
+    """Mean over the seeds of the score of encoder and bag of words together, times 100; older records have none."""
+    return f"{100 * statistics.fmean(result['combined']):.1f}" if "combined" in result else "-"
 
 
 def default_run() -> str:
@@ -176,9 +176,11 @@ def beside(time: str, records: dict[str, str]) -> str:
     for record in records.values():
         summary = read(f"{record}/summary.json")
         final, context = summary["validation"], summary["context_use"]
+        machine = read(f"{record}/environment.json")["device"].replace("(R)", "").removesuffix(" Processor")
         results = {result["task"]: result for result in read(f"{record}/results.json")}
         columns.append(
             {
+                "processor": machine,
                 "tokens read, millions": f"{summary['tokens'] / 1e6:.1f}",
                 "held-out loss": f"{final['loss']:.3f}",
                 "masked tokens right, %": f"{100 * final['accuracy']:.1f}",

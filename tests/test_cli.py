@@ -20,6 +20,7 @@ import pytest
 from daybreak import __version__, cli
 from daybreak.commands import run
 from daybreak.core.errors import Interrupted, UserError
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.recipe import recipe_names
 from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 
@@ -52,6 +53,13 @@ def flags() -> str:
 def test_the_flags_are_those_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     assert flags() == GOLDEN.read_text(), "If the change is meant: python tests/test_cli.py --write"
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "study"])
+def test_help_names_every_protocol(verb: str) -> None:
+    _, text = said(verb, "--help")
+    offered = re.search(r"Fine-tuning protocol: ([^.]*)\.", " ".join(text.replace("│", " ").split()))
+    assert offered and re.split(", | or ", offered[1]) == list(PROTOCOLS)
 
 
 def test_help_imports_torch_only_for_the_commands_with_a_recipe() -> None:

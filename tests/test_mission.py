@@ -166,7 +166,11 @@ def test_the_top_of_the_ledger_says_which_recipes_have_left_the_plateau_in_a_rec
     assert len(runs) == len({run["recipe"] for run in runs}) == 19
     assert not any(run["left_plateau"] for run in runs)
     assert "The 19 recorded runs before them" in LEDGER
-    for name in ("2026-11-24-crammed-mini-45m", "2026-11-23-bert-2018-tiny-4000steps"):
+    for name in (
+        "2026-11-24-crammed-mini-45m",
+        "2026-11-23-bert-2018-tiny-4000steps",
+        "2026-11-25-bert-2018-mini-2h",
+    ):
         record = json.loads((ROOT / "records" / name / "record.json").read_text())
         below = record["unigram_loss"] - record["loss"]
         assert f"{below:.2f} nats below the unigram baseline ([record](../records/{name}/))" in LEDGER

@@ -45,7 +45,8 @@ class EvaluateOptions(TaskDirOptions):
     tasks: CommaSeparated
     """Names such as cola, glue, glue5, bc5cdr or sci-cite, or paths of .toml files."""
     protocol: str = "quick"
-    """Fine-tuning protocol: quick, small, cramming, electra, transfer, bert, bert-8gb or scibert."""
+    """Fine-tuning protocol: quick, small, distilled, cramming, electra, transfer, bert, bert-8gb or
+    scibert."""
     epochs: int | None = None
     """Epochs instead of the protocol's; the result is then labelled as changed."""
     rate: float | None = None

@@ -59,7 +59,7 @@ ANY_VOCABULARY = 8
 FORECAST_MARGIN = 1.3
 """Factor by which a fine-tuning may exceed its forecast time before a deadline."""
 SMALL_HIDDEN_SIZE = 512
-"""Largest hidden size whose tasks are fine-tuned with the protocol ``small``."""
+"""Largest hidden size whose tasks are fine-tuned with the protocol ``distilled``."""
 DOCSTRING_SECONDS = 600
 """Longest budget for the docstrings of the installed packages, which are a few million characters."""
 CHOSEN_FOLDER = "runs/chosen"
@@ -78,7 +78,7 @@ class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions)
     """Tasks to fine-tune on after pretraining: cola,rte,glue5,my_task.toml. With --task-dir, defaults to the recipe's
     tasks whose files are in that folder."""
     protocol: str = ""
-    """Fine-tuning protocol. Defaults to the recipe's, else small up to hidden size 512 and quick above."""
+    """Fine-tuning protocol. Defaults to the recipe's, else distilled up to hidden size 512 and quick above."""
     seeds: int | None = None
     """Fine-tuning seeds per task. Defaults to the protocol's."""
     baselines: bool = True

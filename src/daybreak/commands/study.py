@@ -61,7 +61,8 @@ class StudyOptions(ComparisonOptions, TaskDirOptions):
     tasks: CommaSeparated = ()
     """Tasks of daybreak evaluate to fine-tune each model on: cola,rte. They can be added to a finished study."""
     protocol: str = "quick"
-    """Fine-tuning protocol: quick, small, cramming, electra, transfer, bert, bert-8gb or scibert."""
+    """Fine-tuning protocol: quick, small, distilled, cramming, electra, transfer, bert, bert-8gb or
+    scibert."""
     task_seeds: int | None = None
     """Fine-tunings of each model on each task. Defaults to the protocol's number."""
 
