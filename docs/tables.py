@@ -184,8 +184,8 @@ def beside(time: str, records: dict[str, str]) -> str:
                 "tokens read, millions": f"{summary['tokens'] / 1e6:.1f}",
                 "held-out loss": f"{final['loss']:.3f}",
                 "masked tokens right, %": f"{100 * final['accuracy']:.1f}",
-                "loss on masked words alone": f"{context['alone']:.2f}",
-                "the same beside a copy": f"{context['copy']:.2f}",
+                "loss on masked words, without a copy": f"{context['alone']:.2f}",
+                "loss on masked words, with a copy": f"{context['copy']:.2f}",
                 **{name: score(results[task]) for task, name in GLUE.items()},
                 **{f"{name}, both averaged": both(results[task]) for task, name in GLUE.items()},
             }

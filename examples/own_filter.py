@@ -1,6 +1,6 @@
 """Filters of your own: one removes tables, the other placeholder pages.
 
-    daybreak prepare my_texts/ --filters examples/own_filter.py --show-text --out data/filtered
+    daybreak prepare my_texts/ --recipe mini --filters examples/own_filter.py --show-text --out data/filtered
     daybreak report data/filtered --out corpus.html
 
 The page shows what each filter removed, with examples.

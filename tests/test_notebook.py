@@ -103,7 +103,7 @@ def test_it_runs_from_the_first_cell_to_the_last(tmp_path: Path, monkeypatch: py
     assert {"numpy", "scipy", "sklearn"} == set(results[0].labels)
     said = done.stdout
     first = ("tokens a word", "40 steps, ", "of masked tokens right")
-    for words in (*first, "constant prediction 0.333"):
+    for words in (*first, "constant answer 0.333"):
         assert words in said, said
     assert re.search(r"tensor\(\[\[ ?1\.0000", said), said
     assert (folder / "report.html").resolve().as_uri() in said and "Returns the [MASK] of the array." in said

@@ -178,7 +178,7 @@ def test_a_filter_that_fails_is_reported_in_one_sentence_and_nothing_is_lost(
     assert "with other settings" in refused(*asked, "--filters", file)
     said = refused(*asked[:-3], tmp_path / "other", *asked[-2:], "--filters", file)
     assert f"daybreak: '{file}' failed on document 5 of '{tmp_path}/" in said
-    assert ".jsonl': line 17: ZeroDivisionError: division by zero. Fix it there.\n" in said
+    assert ".jsonl': line 17: ZeroDivisionError: division by zero. Correct that file.\n" in said
     assert contents(data) == before and left_over(tmp_path) == [] and not (tmp_path / "other").exists()
 
 

@@ -144,7 +144,7 @@ def test_a_file_that_is_no_recipe_is_refused(run: Path, refused: Callable[..., s
     assert "There is no recipe 'nowhere.py'" in refused("verify", run, "--recipe", "nowhere.py")
     (tmp_path / "mine.py").write_text("import json\n\nrecipe = json.dump\nrecipe = recip\n")
     said = refused("export", run, "--recipe", tmp_path / "mine.py", "--out", tmp_path / "out")
-    assert "mine.py' cannot be used: line 4: NameError: name 'recip' is not defined. Fix it there." in said
+    assert "mine.py' cannot be used: line 4: NameError: name 'recip' is not defined. Correct that file." in said
 
 
 # ---------------------------------------------------------------- texts against each other

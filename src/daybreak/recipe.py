@@ -79,7 +79,7 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Starting point of a run that does not start from random weights; --init sets these options."""
+    """Starting point of a run that does not start from random weights; options such as --init set these fields."""
 
     init: str = ""
     """Model folder with the initial weights."""
@@ -98,6 +98,7 @@ class Recipe:
     """Settings that determine the model, its training and its budget."""
 
     name: str
+    """Name of the recipe in reports and in the default run folder; it does not choose the recipe."""
     texts: Texts = Texts()
     tokenizer: TokenizerConfig
     rows: SequencesConfig = StreamRows()
@@ -122,11 +123,12 @@ class Recipe:
     precision: str = "auto"
     """Precision of training: float32, bfloat16, float16, or auto for the fastest on this machine."""
     compile: str = "auto"
-    """torch.compile for the blocks: on, off, or auto to compile if the run is long enough to gain from it."""
+    """torch.compile for the blocks: on, off, or auto to compile on a GPU if the run is long enough to gain from it."""
     gradient_checkpointing: bool = False
     """Recompute the activations of a block in the backward pass: less memory, same result."""
     average: Averaging = Averaging()
     seed: int = 0
+    """Seed of the initial weights, the order of the sequences and the masks."""
     budget: str = "24h"
     """Time (90s 30m 24h 2d), tokens (2e9tok) or optimizer steps (10000steps)."""
     origin: Origin = Origin()
@@ -167,7 +169,7 @@ class Recipe:
         if longest is not None and self.longest_row > longest:
             raise UserError(
                 f"Sequences of {self.longest_row} positions are longer than the {longest} positions of this model.",
-                "Choose a smaller length, or more --model.positions.",
+                "Shorten --length, --phase2.length or --finish.length, or build a model with more positions.",
             )
         self._check_next_sentence()
         self._check_finish()
@@ -309,7 +311,7 @@ class Procedure:
     preset: str = "plain"
     """Filter preset of the preparation."""
     protocol: str = ""
-    """Fine-tuning protocol; empty for ``small`` or ``quick``, by the size of the model."""
+    """Fine-tuning protocol; empty for ``distilled`` or ``quick``, by the size of the model."""
     tasks: tuple[str, ...] = ()
     """Tasks and lists of tasks to fine-tune on if their files are given; empty for all built-in tasks."""
 

@@ -91,7 +91,7 @@ def test_what_is_said_of_a_gpu(
 
 def test_a_folder_that_cannot_be_written_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert doctor(tmp_path / "nowhere")
-    assert "cannot be written: no such file or directory. Choose another folder with --out." in capsys.readouterr().out
+    assert "cannot be written: no such file or directory. Choose another folder for runs." in capsys.readouterr().out
 
 
 def test_torch_is_tried_when_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,8 +167,8 @@ def test_a_complete_folder_of_the_same_origin_is_kept(
     [
         ("mine", "is not empty and contains no prepared data"),
         ("mine/thesis.doc", "is a file, not a folder"),
-        ("/proc/data", "Choose another folder with --out"),
-        ("/dev/null/data", "Choose another folder with --out"),
+        ("/proc/data", "Choose another folder"),
+        ("/dev/null/data", "Choose another folder"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_left_alone(corpus: Path, tmp_path: Path, out: str, message: str) -> None:

@@ -44,7 +44,7 @@ from daybreak.training.phases import SecondPhase
     ("arguments", "words"),
     [
         (("tiny",), "A study compares two variants or more."),
-        (("tiny", "tiny"), "The name of the variant 'tiny' is not unique."),
+        (("tiny", "tiny"), "The name of the variant 'tiny' is not unique,"),
         (("tiny", "tinny"), "The variant 'tinny': There is no recipe 'tinny'. Did you mean 'tiny'?"),
         (("tiny", "mini --lenght 64"), "--length"),
         (("tiny", "b=tiny --seed 3"), "The variant 'b' cannot have --seed: the study sets it."),
@@ -91,7 +91,7 @@ def test_shorter_sequences_first_are_evaluated_on_the_sequences_that_follow(data
 
 def test_runs_from_different_starts_are_not_compared() -> None:
     begun = replace(SMALL, origin=Origin(init="a model"))
-    with pytest.raises(UserError, match=r"RULES.md compares only runs from the same start. Give all the same --init"):
+    with pytest.raises(UserError, match=r"different models, so they are not comparable\. Give all the same --init"):
         settled([Variant(name="a", recipe=SMALL), Variant(name="b", recipe=begun)], "3m", 1, 1)
 
 

@@ -196,7 +196,7 @@ def test_a_changed_bit_of_a_checkpoint_is_found_and_named(
     flip(run / file, name)
     said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
     assert "differs from its records" in said and f"'{name}' differs from {file}, by at most" in said
-    assert "Its records or its data were changed." in said and "Verified" not in said
+    assert "Restore its records and data: one of them was changed." in said and "Verified" not in said
 
 
 def test_a_changed_bit_of_the_exported_model_is_found_and_named(run: Path, data: Path, refused: Refused) -> None:

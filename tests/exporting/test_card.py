@@ -260,9 +260,9 @@ def test_the_limits_are_those_of_the_records(run):
     assert "On which-package (quick) it is worse than the same network without pretraining." in text
     assert "On cola (quick) pretraining made no difference beyond the seed spread." in text
     assert "On topics (quick) there is no result of the same network without pretraining." in text
-    assert "On which-package (quick) a side has fewer than 3 seeds, too few for a claim." in text
+    assert "On which-package (quick) pretrained or untrained there are fewer than 3 seeds, too few for a claim." in text
     control = [run.results[0], dataclasses.replace(run.results[1], seeds=[0])]
-    assert "On which-package (quick) a side has fewer than 3 seeds" in card(run, results=control)
+    assert "On which-package (quick) pretrained or untrained there are fewer than 3 seeds" in card(run, results=control)
     assert "It read its text for 12 epochs" in text and "It was continued from owner/encoder" in text
     assert "not been fine-tuned on any task" in card(run, results=[])
 

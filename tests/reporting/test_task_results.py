@@ -99,7 +99,7 @@ def test_published_numbers_need_the_same_protocol_and_seeds(tmp_path, changes):
 
 def test_an_incomplete_average_is_none(tmp_path):
     text = page_of(tmp_path / "mini", glue_results(leave_out="rte"), tmp_path / "report.html")
-    assert "No average over tasks: no published convention" in text and " Averages " not in text
+    assert "No average over tasks: the results do not cover" in text and " Averages " not in text
 
 
 def test_the_glue_table_has_published_rows_beside_the_runs(tmp_path):
@@ -214,7 +214,7 @@ def test_what_cannot_be_compared_says_why(write_results, tmp_path, capsys):
     assert said in capsys.readouterr().out and said in text
     for file in RunFolder(a).cells.rglob("*.json"):
         file.unlink()
-    assert "Its cells are not in" in words(report([a, b], tmp_path / "report.html").read_text())
+    assert "single fine-tunings are not in" in words(report([a, b], tmp_path / "report.html").read_text())
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_cell_has_its_threads_its_log_and_its_load(
         (
             "print('daybreak: The text is gone. Look.'); exit(2)",
             UserError,
-            "The text is gone. Look. Correct that and run the same",
+            "The text is gone. Look. Then run the same",
         ),
         ("print('Traceback'); exit(1)", RuntimeError, "Traceback"),
         ("import os; os.kill(os.getpid(), 9)", UserError, "stopped from outside"),

@@ -160,7 +160,7 @@ def test_a_rate_that_explodes_is_halved_until_it_does_not(tmp_path: Path, rate: 
 
 def test_a_run_that_always_diverges_is_given_up_with_a_remedy(tmp_path: Path) -> None:
     made = exploding(tmp_path, 40.0)
-    with pytest.raises(UserError, match=r"diverges at step \d+, also at 0\.125 times its rate") as error:
+    with pytest.raises(UserError, match=r"diverges at step \d+, also at 0\.125 times its learning rate") as error:
         journaled(made)
     assert "--optimizer.lr 2.5." in error.value.remedy  # a sixteenth
     rates = [change.rate for change in read_json(RunFolder(tmp_path).decisions, Decisions).changes]
@@ -261,7 +261,7 @@ def test_a_loss_that_is_never_finite_again_stops_the_run_and_keeps_the_checkpoin
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
     made = training(tmp_path, objective=Poisoned(inner=Neighbours(), first=96, last=10**9))
     checkpoint.save(RunFolder(tmp_path).checkpoints, checkpoint.START, made.model, made.optimizer)
-    with pytest.raises(UserError, match=r"diverges at step 5, also at 0\.125 times its rate") as error:
+    with pytest.raises(UserError, match=r"diverges at step 5, also at 0\.125 times its learning rate") as error:
         fit(made, checkpoint.START)
     assert "--optimizer.lr 0.00063" in error.value.remedy
     assert [path.name for path in RunFolder(tmp_path).checkpoints.iterdir()] == ["step-000000000"]

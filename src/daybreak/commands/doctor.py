@@ -190,10 +190,10 @@ def _disk(folder: Path) -> Iterator[CheckResult]:
             pass
     except OSError as error:
         why = os.strerror(error.errno or 0).lower()
-        yield CheckResult(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Choose another folder with --out.")
+        yield CheckResult(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Choose another folder for runs.")
         return
     message = f"{free / 1e9:.1f} GB are free in '{place}'."
-    yield _noted(free < LITTLE_DISK, "disk", message, "Free disk space, or choose a folder on another disk with --out.")
+    yield _noted(free < LITTLE_DISK, "disk", message, "Free disk space, or choose a folder on another disk for runs.")
     if who_holds(place) is None:
         yield CheckResult(
             NOTE, "locks", f"The file system of '{place}' has no locks.", "Start only one command per run folder."
@@ -207,7 +207,10 @@ def _extras() -> Iterator[CheckResult]:
             yield CheckResult(OK, f"extra {extra}", f"Installed: {purpose}.")
         else:
             yield CheckResult(
-                NOTE, f"extra {extra}", f"{_listed(problems)}: it {purpose}.", install_hint(extra, *problems)
+                NOTE,
+                f"extra {extra}",
+                f"{_listed(problems)}; the extra {extra} {purpose}.",
+                install_hint(extra, *problems),
             )
 
 

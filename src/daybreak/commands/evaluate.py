@@ -66,7 +66,8 @@ class EvaluateOptions(TaskDirOptions):
     untrained: bool = False
     """Fine-tune the same architecture from random weights, to measure the value of pretraining."""
     workers: int | None = None
-    """Parallel fine-tunings. Defaults to one per GPU or CPU core; required for a cluster."""
+    """Parallel fine-tunings. Defaults to one per GPU, or per CPU core as far as memory allows. Required for a
+    cluster."""
     backend: str = LOCAL
     """processes (on this machine) or ray (a cluster)."""
     price: float | None = None
@@ -144,7 +145,7 @@ def evaluate(
         source = find_model(model)
         chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
         if seeds is not None and seeds < 1:
-            raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 or more allow a comparison.")
+            raise UserError(f"{seeds} seeds are too few.", "Use at least 1; a claim needs 3.")
         if backend not in BACKENDS:
             raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
         found = find_tasks(tasks, task_dir)
@@ -339,7 +340,7 @@ def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
         f"{result.task} ({result.model}): {result.metric} {result.mean:.3f}{spread}",
         f"median {result.median:.3f} of {seeds} seeds" if seeds > 1 else "1 seed",
         f"mismatched {statistics.fmean(other):.3f}" if other else "",
-        f"constant prediction {result.baseline:.3f}",
+        f"constant answer {result.baseline:.3f}",
         f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag-of-words baseline",
         result.bag_of_words_part,
         f"both averaged {statistics.fmean(result.combined):.3f}" if result.combined else "",

@@ -32,7 +32,7 @@ class ExportOptions(RunDataOptions, RecipeFileOptions):
     best: bool = False
     """Export the checkpoint with the best interim validation instead of the newest."""
     onnx: bool = False
-    """Also write onnx/model.onnx and check it in ONNX Runtime; needs the extra serve."""
+    """Also write onnx/model.onnx and check it in ONNX Runtime; needs the packages onnx, onnxscript and onnxruntime."""
     push_to_hub: str = ""
     """owner/name of a private model on the Hugging Face hub to upload the folder to. It contains none of your text."""
 
@@ -133,7 +133,10 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
             "Leave --best out.",
         )
     if progress is None:
-        raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for the first one.")
+        raise UserError(
+            f"The run in '{source.path}' has no checkpoint yet.",
+            "Let the run write its first one; the same command resumes a stopped run.",
+        )
     if average:
         average.put_in(model)
     first = read_json(source.decisions, Decisions).first_heldout

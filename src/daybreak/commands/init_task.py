@@ -269,7 +269,10 @@ def _of_objects(path: Path, rows: Sequence[dict[str, Any]], form: str) -> Table:
     names = [name for name in rows[0] if not isinstance(rows[0][name], dict | list)]
     columns = [Column(name, [_cell(row.get(name)) for row in rows]) for name in names]
     if len(columns) < 2:
-        raise UserError(f"'{path}' has fewer than two columns of text or numbers.", "A task needs text and a label.")
+        raise UserError(
+            f"'{path}' has fewer than two columns of text or numbers.",
+            "Give a table with a column of text and one of labels.",
+        )
     return Table(columns, True, form)
 
 

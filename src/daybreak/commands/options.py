@@ -44,6 +44,11 @@ CommaSeparated = Annotated[
 """Type of an option with several names in one argument: ``--tasks cola,rte``."""
 
 
+RECIPE_HELP = (
+    f"RECIPE is a name that daybreak recipes lists, a .py or .json file, or a run folder; {DEFAULT_RECIPE} without it."
+)
+"""What the help of a command says of its first argument."""
+
 # ---------------------------------------------------------------- options of several commands
 
 
@@ -63,7 +68,7 @@ class InitOptions(SizeOptions):
 
     init: str = ""
     """Continue pretraining this model: a run folder, or a Hugging Face folder or hub name of a BERT, RoBERTa,
-    DistilBERT, ELECTRA, ModernBERT or crammed BERT."""
+    XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA, ModernBERT or crammed BERT."""
     new_vocabulary: bool = False
     """With --init: train a tokenizer on the text and initialize its embeddings from the old ones."""
 
@@ -99,7 +104,7 @@ class RecipeFileOptions:
     """The code of a run's recipe."""
 
     recipe: str = ""
-    """Python file that defines the recipe's classes, for a run whose recipe uses your own."""
+    """Python file with your own classes, if the run's recipe uses any."""
 
 
 # ---------------------------------------------------------------- parsing
@@ -117,9 +122,10 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
     try:
-        parsed: Options = tyro.cli(
-            options, prog=f"daybreak {command}", args=arguments, default=default, description=COMMANDS[command]
-        )
+        recipe_first = command in ("run", "pretrain")
+        prog = f"daybreak {command} [RECIPE]" if recipe_first else f"daybreak {command}"
+        about = f"{COMMANDS[command]} {RECIPE_HELP}" if recipe_first else COMMANDS[command]
+        parsed: Options = tyro.cli(options, prog=prog, args=arguments, default=default, description=about)
         return parsed
     except SystemExit as exit_:
         if exit_.code:
@@ -155,7 +161,7 @@ def split_recipe(command: str, flag: str, arguments: Sequence[str]) -> tuple[str
     given = bool(arguments) and not arguments[0].startswith("-")
     recipe, rest = (arguments[0], list(arguments[1:])) if given else ("", list(arguments))
     if rest and not rest[0].startswith("-"):
-        raise UserError(f"'{rest[0]}' follows no option.", f"Did you mean {flag} {rest[0]}?")
+        raise UserError(f"The argument '{rest[0]}' belongs to no option.", f"Did you mean {flag} {rest[0]}?")
     path = Path(recipe)
     known = {recipe, FAMILY + recipe} & set(recipe_names()) or path.suffix in (".py", ".json")
     if recipe and path.exists() and not known and not (path / "recipe.json").is_file():

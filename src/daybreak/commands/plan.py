@@ -87,7 +87,7 @@ def plan(
     chosen = best_candidate(found)
     if chosen is None:
         raise UserError(
-            f"There is no forecast for {budget}: {found[0].recipe}: {found[0].trouble}.",
+            f"No candidate can be chosen for {budget}: {found[0].recipe} has {found[0].trouble}.",
             f"Give a longer --budget, or recipes that the forecast supports: {', '.join(PLANNED)}.",
         )
     made = Plan(
@@ -137,7 +137,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
     import torch
 
     from daybreak.recipe import FAMILY
-    from daybreak.training.calibration import repetition
+    from daybreak.training.calibration import MANY_EPOCHS, repetition
 
     assert chosen.forecast
     ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
@@ -158,7 +158,8 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
     if chosen.forecast.beyond:
         lines.append(f"Warning: the forecast extrapolates beyond its fitted runs: {chosen.forecast.beyond}.")
     if advice := repetition(chosen.tokens / made.text_tokens):
-        lines.append(f"Warning: the run reads the text {advice}")
+        warning = "Warning: the" if chosen.tokens > MANY_EPOCHS * made.text_tokens else "The"
+        lines.append(f"{warning} run reads the text {advice}")
     name = chosen.recipe.removeprefix(FAMILY)
     lines.append(f"Next: daybreak pretrain {name} --data {shlex.quote(str(data))} --budget {made.budget}")
     return lines

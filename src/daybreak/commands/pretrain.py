@@ -69,7 +69,7 @@ class Watching:
     """How a run is observed; no option changes the training."""
 
     track: tuple[str, ...] = ()
-    """Also send metrics to wandb, tensorboard or trackio; needs the extra track."""
+    """Also send metrics to wandb, tensorboard or trackio, which must be installed; separate names with spaces."""
     price: float | None = None
     """Price of an hour of this machine, in any currency; the report then shows the cost of the run."""
 
@@ -88,9 +88,9 @@ class PretrainOptions(InitOptions, RunOutOptions):
     fill_memory: bool = False
     """Use the largest microbatch that fits into the memory instead of the fastest one."""
     accept_tokenizer: bool = False
-    """Train a recipe of a paper on data with another tokenizer than its own."""
+    """Allow data whose tokenizer differs from that of a paper's recipe."""
     recipe_file: Annotated[str, arg(name="recipe")] = ""
-    """Python file that defines the recipe's classes, for a run whose recipe uses your own."""
+    """Python file with your own classes, if the recipe uses any. RECIPE chooses the recipe."""
     watching: Annotated[Watching, arg(name="")] = Watching()
 
 
@@ -211,7 +211,7 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # left by a start that was killed before its first step
             if other := other_tokenizer(job.recipe, job.shards.manifest):
-                say(f"{other} daybreak prepare --recipe makes the recipe's.")
+                say(f"{other} daybreak prepare --recipe {job.recipe.name} trains that tokenizer.")
         training, progress = setup_training(job, decisions, world)
         if world.is_first and not fresh:  # before compilation, which may take minutes
             alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))

@@ -181,7 +181,7 @@ def _probe_task(encoder: FrozenModel, job: _Job) -> LayerProbe:
         found = probe_layers(encoder, job.data, job.train, min(LENGTH, encoder.length), work.show)
     say(
         f"{found.task}: {found.metric} by layer {_row([layer.score for layer in found.layers])}, best "
-        f"{found.best.score:.3f} at layer {found.best.layer}; constant prediction {found.constant:.3f}, "
+        f"{found.best.score:.3f} at layer {found.best.layer}; constant answer {found.constant:.3f}, "
         f"{found.train_rows:,} train and {found.dev_rows:,} dev rows"
     )
     return found

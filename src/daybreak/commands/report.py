@@ -42,7 +42,8 @@ class ReportOptions:
     format: str = "html"
     """html, or md: text and tables without plots."""
     table: str = ""
-    """glue: only a Markdown table of the scores on GLUE's tasks beside published ones, printed or written to --out."""
+    """glue: instead of a report, a Markdown table of GLUE scores beside published models, printed or written to
+    --out."""
     text: bool = True
     """Quote held-out sentences, and documents that filters removed."""
     open: bool = False
@@ -155,7 +156,9 @@ class _Side:
         ]
         if not found:
             # Not the full path: reports are shared.
-            raise UserError(f"Its cells are not in '{self.files.name}'.", "Evaluate the model again.")
+            raise UserError(
+                f"The results of the single fine-tunings are not in '{self.files.name}'.", "Evaluate the model again."
+            )
         return found
 
 

@@ -396,7 +396,7 @@ def _check_arguments(recipe: Recipe, fine_tuning: FineTuning, watching: Watching
     check_trackers(watching.track)
     check_price(watching.price)
     if fine_tuning.seeds is not None and fine_tuning.seeds < 1:
-        raise UserError(f"{fine_tuning.seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
+        raise UserError(f"{fine_tuning.seeds} seeds are too few.", "Use at least 1; a claim needs 3.")
     if fine_tuning.protocol:
         from daybreak.evaluation.protocols.known_protocols import find_protocol
 

@@ -23,10 +23,12 @@ def make_folder(path: Path) -> Path:
         probe.touch()
         probe.unlink()
     except (FileExistsError, NotADirectoryError):
-        raise UserError(f"'{path}' is not a folder.", "Choose another folder with --out.") from None
+        raise UserError(f"'{path}' is not a folder.", "Choose another folder.") from None
     except OSError as error:
         why = os.strerror(error.errno or errno.EIO).lower()
-        raise UserError(f"Cannot write in '{path}': {why}.", "Choose another folder with --out.") from None
+        raise UserError(
+            f"Cannot write in '{path}': {why}.", "Choose another folder, or correct its permissions."
+        ) from None
     return path
 
 

@@ -28,7 +28,7 @@ def import_file(path: Path, code: bytes, prefix: str) -> ModuleType:
     except (UserError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"'{path}' cannot be used: {cause(error, path)}.", "Fix it there.") from None
+        raise UserError(f"'{path}' cannot be used: {cause(error, path)}.", "Correct that file.") from None
     return module
 
 

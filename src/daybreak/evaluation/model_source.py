@@ -35,7 +35,9 @@ def find_model(model: Path) -> ModelSource:
     name = resolved.parent.name if RunFolder(resolved.parent).model == resolved else resolved.name
     if run.recipe.is_file():
         if not run.model.is_dir():
-            raise UserError(f"The run in '{model}' has no model yet.", "Wait until pretraining has finished.")
+            raise UserError(
+                f"The run in '{model}' has no model yet.", "Let the run finish; the same command resumes a stopped run."
+            )
         return ModelSource(run, run.model, model, name)
     if not model.is_dir():
         remedy = "Name a run folder or a Hugging Face model folder (hf download NAME --local-dir FOLDER makes one)."

@@ -265,7 +265,7 @@ def _task_limitations(pairs: Sequence[TaskPair]) -> list[tuple[str, str]]:
         "it is worse than the same network without pretraining": lambda p: p.verdict == moved and (p.gain or 0.0) < 0,
         "pretraining made no difference beyond the seed spread": lambda p: p.verdict == same,
         "there is no result of the same network without pretraining": lambda p: bool(p.pretrained and not p.untrained),
-        f"a side has fewer than {CLAIM_SEEDS} seeds, too few for a claim": has_few_seeds,
+        f"pretrained or untrained there are fewer than {CLAIM_SEEDS} seeds, too few for a claim": has_few_seeds,
     }
     found = [(_names([pair for pair in pairs if case(pair)]), words) for words, case in cases.items()]
     return [(tasks, words) for tasks, words in found if tasks]

@@ -185,8 +185,8 @@ def _upload(staged: Path, repository: str, kind: str, private: bool) -> str:
         created = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True)
         if private and not api.repo_info(created.repo_id, repo_type=kind).private:
             raise UserError(
-                f"'{created.repo_id}' exists and is public, but this push is private.",
-                "Choose another name, make the repository private, or push publicly.",
+                f"'{created.repo_id}' is public, but Daybreak uploads only to private repositories.",
+                "Choose another name, or make the repository private.",
             )
         api.upload_folder(
             repo_id=created.repo_id, folder_path=staged, repo_type=kind, commit_message=f"Upload {kind} with Daybreak"

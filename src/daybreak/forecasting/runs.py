@@ -57,12 +57,13 @@ def why_not(recipe: Mapping[str, Any], flagship: Mapping[str, Any]) -> str:
     """
     for field in FIXED:
         if json.dumps(recipe[field], sort_keys=True) != json.dumps(flagship[field], sort_keys=True):
-            return f"its {field} is not the flagship's"
+            return f"its {field} settings differ from those of daybreak-mini"
     for field in ("model", "optimizer"):
         if recipe[field]["kind"] != flagship[field]["kind"]:
-            return f"its {field} is of another kind than the flagship's"
+            return f"its {field} has another type than that of daybreak-mini"
     if not STEP_TOKENS[0] <= recipe["batch"] * recipe["length"] <= STEP_TOKENS[1]:
-        return f"a step reads {recipe['batch'] * recipe['length']:,} tokens"
+        least, most = STEP_TOKENS
+        return f"a step reads {recipe['batch'] * recipe['length']:,} tokens, outside {least:,} to {most:,}"
     return ""
 
 

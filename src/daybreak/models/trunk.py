@@ -161,7 +161,9 @@ def load_checkpoint(
     state = dict(weights)
     for copy, original in copies.items():
         if original in state and not torch.equal(state.setdefault(copy, state[original]), state[original]):
-            raise UserError(f"The checkpoint's '{copy}' is not tied to '{original}'.", "Use one where it is.")
+            raise UserError(
+                f"The checkpoint's '{copy}' is not tied to '{original}'.", "Use a checkpoint with tied weights."
+            )
     theirs = {ours: names(ours) for ours in sizes}
     expected = {name for parts in theirs.values() for name in parts}
     if missing := sorted(expected - state.keys(), key=lambda name: (name in copies, name)):

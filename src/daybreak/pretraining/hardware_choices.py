@@ -133,8 +133,8 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     training = replace(training, decisions=decisions)
     epochs = calibration.expected_epochs(training, job.budget, elapsed)
     if advice := calibration.repetition(epochs):
-        warning = "Warning: at" if epochs > calibration.MANY_EPOCHS else "At"
-        say(f"{warning} this speed the run reads the text {advice}")
+        warning = "Warning: the" if epochs > calibration.MANY_EPOCHS else "The"
+        say(f"{warning} run reads the text {advice}")
     return training
 
 

@@ -144,7 +144,7 @@ def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: 
     if reason := why_no_forecast(recipe):
         return replace(candidate, trouble=f"no forecast: {reason}")
     if seconds < MIN_STEPS * speed.step:
-        return replace(candidate, trouble="the budget is too short for it")
+        return replace(candidate, trouble="no forecast: the budget is too short")
     loss = predict_loss(shipped_law(), replace(about, inner=candidate.inner, tokens=candidate.tokens))
     tasks = forecast_tasks(shipped_tasks(), loss, about.unigram_loss)
     return replace(candidate, forecast=loss, tasks=tasks)

@@ -95,7 +95,7 @@ def check_world_size(decisions: Decisions, first: int, end: int, world: World) -
         )
         raise UserError(
             f"The number of processes changed during the run ({', '.join(map(str, sorted(sizes)))}).",
-            f"Only steps after step {since} can be verified: choose --last accordingly.",
+            f"Only steps after step {since} can be verified: use a smaller --last.",
         )
     raise UserError(
         f"These steps were trained by {sizes.pop()} processes, not by {world.size}.",
@@ -235,7 +235,9 @@ def _difference_error(run: RunFolder, decisions: Decisions, differences: str) ->
         if getattr(environment, name) != getattr(now, name)
     ]
     remedy = (
-        "Verify it where it was trained: " + "; ".join(changed) if changed else "Its records or its data were changed"
+        f"Verify it where it was trained: {'; '.join(changed)}"
+        if changed
+        else "Restore its records and data: one of them was changed"
     )
     if decisions.device == "cuda" and load_recipe(run.path).longest_row > FIXED_ORDER:
         remedy += f", or it is rounding: attention over more than {FIXED_ORDER} positions sums in any order on a GPU"

@@ -107,21 +107,21 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
 def context_line(context: ContextUse) -> str:
     """One line that says whether the model attends across segments; a model on the unigram plateau does not."""
     losses = (
-        f"Masked tokens cost {context.alone:.2f} nats alone, {context.copy:.2f} beside a copy of their text and "
-        f"{context.noisy_copy:.2f} beside a noisy copy"
+        f"Loss on masked tokens: {context.alone:.2f} nats without a copy of the text in the sequence, "
+        f"{context.copy:.2f} with a copy, {context.noisy_copy:.2f} with a noisy copy"
     )
     if context.attends_across_segments:
         return f"{losses}: the model compares segments."
     return (
         f"{losses}. Warning: the model does not compare segments yet, so results on sentence pairs will be near "
-        "chance. Longer training and more sequences of views (--rows.fraction, --rows.until) help."
+        "chance. Train longer; the recipes tiny, mini, small and base learn it earlier than others."
     )
 
 
 def retrieval_line(retrieval: Retrieval) -> str:
     """One line with the recall of search in held-out documents, for the model and for BM25."""
     recalls = ", ".join(f"{each.ranker} {100 * each.scores['recall_10']:.1f} %" for each in retrieval.rankers)
-    return f"Search in held-out text: the passage is among the first 10 of {retrieval.passages} for {recalls}."
+    return f"Search in held-out text, recall at 10 among {retrieval.passages} passages: {recalls}."
 
 
 def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:

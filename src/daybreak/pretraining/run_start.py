@@ -76,7 +76,7 @@ def other_tokenizer(recipe: Recipe, manifest: Manifest) -> str:
     if not made or not wanted:
         return ""
     different = [f"{name} {made[name]} instead of {wanted[name]}" for name in made if made[name] != wanted.get(name)]
-    return f"The data have another tokenizer than {recipe.name} trains: {', '.join(different)}." if different else ""
+    return f"The tokenizer of the data differs from that of {recipe.name}: {', '.join(different)}." if different else ""
 
 
 def check_tokenizer(run: RunFolder, recipe: Recipe, manifest: Manifest) -> None:
@@ -86,7 +86,10 @@ def check_tokenizer(run: RunFolder, recipe: Recipe, manifest: Manifest) -> None:
     """
     continued = run.recipe.exists() or recipe.origin.init or recipe.origin.branch
     if not continued and of_a_paper(recipe) and (sentence := other_tokenizer(recipe, manifest)):
-        raise UserError(sentence, "Make the data with daybreak prepare --recipe and --size, or add --accept-tokenizer.")
+        raise UserError(
+            sentence,
+            f"Prepare the text with --recipe {recipe.name} (and your --size), or add --accept-tokenizer.",
+        )
 
 
 def write_start(

@@ -107,7 +107,7 @@ def build(
             {name: parent[name] for name in parent if name in model.state_dict()}, strict=False
         )
         if outcome.missing_keys:
-            say(f"Initialized at random, as the model to continue lacks it: {', '.join(sorted(outcome.missing_keys))}.")
+            say(f"The model to continue lacks {', '.join(sorted(outcome.missing_keys))}: initialized at random.")
     model = model.to(decisions.device)
     model.gradient_checkpointing = recipe.gradient_checkpointing
     optimizer = recipe.optimizer.build(model)
@@ -214,7 +214,7 @@ def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -
         for folder in (run.checkpoints, run.best, run.branch, run.late):
             checkpoint.drop_after(folder, progress.step)  # incomplete checkpoints and those of lost steps
         lost = cut_back(run, progress.step)
-    say(f"Resuming at step {progress.step}, {duration(heartbeat)} charged so far, {lost} steps lost.")
+    say(f"Resuming at step {progress.step}, {duration(heartbeat)} used so far, {lost} steps lost.")
     return progress, heartbeat
 
 
@@ -229,7 +229,10 @@ def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) ->
         plans.append((longer, second.length, second.batch or decisions.batch))
     finish = finish_on(recipe, shards)
     if recipe.finish.enabled and not finish.enabled:
-        say("The text is one document, so the run has no embedding finish: --document sets where documents end.")
+        say(
+            "The text is one document, so the run has no embedding finish. daybreak prepare --document sets where "
+            "documents end."
+        )
     if finish.enabled:
         spans = SpanSampler(
             shards.train,

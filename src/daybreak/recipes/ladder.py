@@ -122,13 +122,13 @@ RUNGS = {
         build=lambda name, size, faithful: _final(name, size, faithful, order="shuffled"),
     ),
     "ladder-08": Rung(
-        summary="Rung 8: the crammed trunk with BERT's original training, its schedule fitted to the budget.",
+        summary="Rung 8: the crammed architecture with BERT's original training, its schedule fitted to the budget.",
         run="crammed-bert with bert-original, budget-cosine, 6 % warmup",
         results=_measured(2),
         build=_run_8,
     ),
     "ladder-09": Rung(
-        summary="Rung 9: the crammed trunk with the training bert-base.",
+        summary="Rung 9: the crammed architecture with AdamW at 5e-4, a cosine schedule and 1536 sequences a step.",
         run="crammed-bert with bert-base",
         results=_measured(2),
         build=lambda name, size, faithful: _cosine(name, size, faithful, batch=1536),
@@ -140,7 +140,7 @@ RUNGS = {
         build=lambda name, size, faithful: _cosine(name, size, faithful, batch=8192),
     ),
     "ladder-11": Rung(
-        summary="Rung 11: the trunk of BERT-base with the final training.",
+        summary="Rung 11: the architecture of BERT-base with the final training.",
         run="hf-bert-base with bert-o4",
         results=_measured(2),
         build=lambda name, size, faithful: cramming.final(
@@ -148,7 +148,7 @@ RUNGS = {
         ),
     ),
     "ladder-12": Rung(
-        summary="Rung 12: the simple trunk with the final training.",
+        summary="Rung 12: the simple crammed architecture with the final training.",
         run="crammed-bert-simple with bert-o4",
         results=_measured(2),
         build=lambda name, size, faithful: cramming.final(

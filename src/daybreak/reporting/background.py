@@ -101,7 +101,7 @@ def _decisions(decisions: Decisions) -> Block | None:
             "Precision": decisions.precision,
             "Batch size, all devices": f"{decisions.batch:,}" if decisions.batch else None,
             "Microbatch size": decisions.microbatch,
-            "Blocks": "compiled" if decisions.compiled else None,
+            "torch.compile": "on" if decisions.compiled else None,
             "Learning rate factor for the batch size": (
                 significant(decisions.rate_factor) if decisions.rate_factor != 1 else None
             ),
@@ -123,7 +123,7 @@ def text_facts(manifest: Manifest) -> Block:
             "Held-out documents": count(manifest.heldout.documents),
             "Held-out tokens": count(manifest.heldout.tokens),
             "Characters": count(manifest.characters),
-            "A document is a": manifest.document_rule.replace("-", " "),
+            "Document boundaries": manifest.document_rule.replace("-", " "),
             "Duplicates removed": f"{manifest.duplicates:,}",
             "Left out": ", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number)
             or "nothing",

@@ -41,7 +41,7 @@ def forecasts(runs: Sequence[RunRecords]) -> Block | None:
             note(f"The forecast is an extrapolation, outside the runs that the law was fitted on: {words}.")
             for words in outside
         ),
-        caption="By the law of losses in this version of Daybreak; 90 % of the intervals should contain the result.",
+        caption="From the scaling law of this version of Daybreak; 90 % of the intervals should contain the result.",
     )
 
 

@@ -20,8 +20,8 @@ means. `daybreak leaderboard` generated this page from {{records}}.
 
 A row is one recipe (its name and the start of its fingerprint without the seed) on one machine: mean and standard \
 deviation over seeds, which link to their records. Losses are in nats per token on held-out positions and are \
-comparable only within a table. A row without a place has fewer than {CLAIM_SEEDS} seeds, or seeds that do not start \
-at 0."""
+comparable only within a table. A row without a place has fewer than {CLAIM_SEEDS} seeds, or seeds other than 0, 1, \
+2 and so on without a gap."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ def why_not(record: Record) -> str:
     """Why a run is not ranked; empty if it is."""
     reasons = []
     if record.verified is None:
-        reasons.append("filed before `daybreak record` existed")
+        reasons.append("recorded before `daybreak record` existed")
     elif record.verified.last - record.verified.first < min(VERIFIED_STEPS, record.steps):
         reasons.append(f"only its last {record.verified.last - record.verified.first:,} steps were verified")
     if record.verified is not None and record.rules != RULES:
-        reasons.append(f"filed under rules {record.rules}")
+        reasons.append(f"recorded under rules {record.rules}")
     if record.parent:
         reasons.append(f"it starts from {code(record.parent)}")
     if record.void:

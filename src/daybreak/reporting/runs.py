@@ -173,7 +173,7 @@ class RunRecords:
             "task results (run `daybreak evaluate`)": self.results,
             "fill-mask examples": self.examples,
             "the environment": self.environment,
-            "the decisions": self.decisions,
+            "the measured settings": self.decisions,
             "a description of the data": self.manifest,
         }
         return [words for words, found in parts.items() if not found]

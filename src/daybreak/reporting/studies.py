@@ -15,7 +15,7 @@ from daybreak.reporting.blocks import UNKNOWN, Block, items, many, section
 from daybreak.reporting.blocks import table as html_table
 from daybreak.schemas.studies import DataStudy, LossComparison, ScoreComparison, Study, StudyCell, StudySettings
 
-TWO_SEEDS = "With two seeds this interval is 12.7 standard errors long to each side and shows almost nothing."
+TWO_SEEDS = "With two seeds the interval extends 12.7 standard errors to each side, too wide for a conclusion."
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -243,7 +243,9 @@ def averages(runs: Sequence[RunRecords]) -> Block | None:
             groups.setdefault((convention, protocol), []).append(_average_row(runs, number, both))
     rows = [row for group, own in groups.items() for row in (*own, *map(_published_row, published[group]))]
     if not rows:
-        words = "No average over tasks: no published convention has all its tasks here under one protocol."
+        words = (
+            "No average over tasks: the results do not cover all tasks of a published convention under one protocol."
+        )
         return note(words, "quiet")
     return section(
         "Averages",

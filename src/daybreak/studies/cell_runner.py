@@ -88,9 +88,9 @@ def held(out: Path) -> Iterator[TextIO]:
     """Lock the folder ``out`` and yield the lock file, which running cells inherit."""
     make_folder(out)
     with (out / ".lock").open("a") as lock:
-        if not locked(lock.fileno(), PATIENCE, "Waiting for a cell of a study that was killed to save itself."):
+        if not locked(lock.fileno(), PATIENCE, "Waiting until a cell of a killed study has saved its checkpoint."):
             raise UserError(
-                f"Another study, or a cell of one that was killed, is using '{out}'.",
+                f"Another study, or a cell of a killed study, is using '{out}'.",
                 "Wait for it, or choose another --out.",
             )
         yield lock
@@ -200,8 +200,8 @@ def check_ended(code: int, signals: Signals, cell: Cell, log: Path) -> None:
     messages = [line.removeprefix("daybreak: ") for line in lines[-LAST_LINES:] if line.startswith("daybreak: ")]
     if code == 2 and messages:
         raise UserError(
-            f"The cell '{cell.name}' ended: {messages[-1]}",
-            "Correct that and run the same command again, which keeps finished cells; or leave the variant out.",
+            f"The cell '{cell.name}' failed: {messages[-1]}",
+            "Then run the same command again, which keeps finished cells, or leave the variant out.",
         )
     if code < 0 or code > 128:
         raise UserError(f"The cell '{cell.name}' was stopped from outside.", "Repeat the command, which resumes it.")

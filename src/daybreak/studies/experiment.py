@@ -62,7 +62,7 @@ def named_apart(variants: Sequence[Variant]) -> None:
     for one, folder in zip(variants, folders):
         if not folder or folders.count(folder) > 1:
             raise UserError(
-                f"The name of the variant '{one.name}' is not unique.",
+                f"The name of the variant '{one.name}' is not unique, or has no letters or digits.",
                 'Give each its own: "low=mini" "high=mini --optimizer.lr 4e-3".',
             )
 
@@ -123,7 +123,10 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
             f"{threads} threads on {cores} cores would wait for each other.", f"Give --threads from 1 to {cores}."
         )
     if len({(one.recipe.origin.init, one.recipe.origin.branch) for one in variants}) > 1:
-        raise UserError("RULES.md compares only runs from the same start.", "Give all the same --init, or none.")
+        raise UserError(
+            "The variants start from different models, so they are not comparable.",
+            "Give all the same --init, or none.",
+        )
     equal_clock = Budget.parse(budget).unit == "seconds"
     recipes = [agreed(one, budget) for one in variants]
     machine = probe.describe(probe.choose_device(), 0.0)  # time 0, so that a resumed study has equal settings
@@ -157,7 +160,11 @@ def forecast(cells: Sequence[Cell], study: StudyFolder, tasks: CellTasks | None 
     done = f", {len(cells) - len(left)} of them done" if len(left) < len(cells) else ""
     threads = f"{study.threads} thread{'s' if study.threads > 1 else ''}"
     long = f": about {duration(len(left) * (budget.amount + AFTERWARDS))}"
-    estimate = long if budget.unit == "seconds" else ". No equal clock: no claim"
+    estimate = (
+        long
+        if budget.unit == "seconds"
+        else ". A budget in steps or tokens does not give equal time, so there is no verdict"
+    )
     say(f"{len(cells)} cells of {budget.text} on {threads}, one at a time{done}{estimate}.")
     if tasks:
         say(f"After each cell, outside of its budget: fine-tuning on {', '.join(tasks.record.tasks)}.")
@@ -240,8 +247,8 @@ def play(
         if repeated(cell):
             run(cell, replace(cell, attempt=1), "Again", 0)
     if left := sum(bool(found[cell].void) for cell in void):
-        more = "; --repeat-void runs each once more" if not repeat_void else ", also when they were repeated"
-        say(f"{left} of {len(cells)} cells are void{more}. A comparison with a void cell makes no claim.")
+        more = "; --repeat-void runs each once more" if not repeat_void else ", even after a repetition"
+        say(f"{left} of {len(cells)} cells are void{more}. A comparison with a void cell gives no verdict.")
     return [found[cell] for cell in cells]
 
 

@@ -309,7 +309,7 @@ def repetition(epochs: float) -> str:
         return ""
     if epochs <= MANY_EPOCHS:
         return f"{epochs:.1f} times; up to about {MANY_EPOCHS:.0f} times, repeated text is nearly as good as new text."
-    return f"{epochs:.0f} times; beyond about {MANY_EPOCHS:.0f} times, it improves the model little: use more text."
+    return f"{epochs:.0f} times; beyond about {MANY_EPOCHS:.0f} times, repetition helps little: use more text."
 
 
 def worth_compiling(setting: str, device: torch.device, budget: Budget) -> bool:

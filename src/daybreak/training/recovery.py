@@ -81,11 +81,15 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
     current = current_change(training.decisions, progress.step)
     good = _last_good(training, progress)
     if good is None or current.rate <= LOWEST_RATE:
-        tried = f"also at {current.rate:g} times its rate" if current.rate < 1 else "with no checkpoint to go back to"
+        tried = (
+            f"also at {current.rate:g} times its learning rate"
+            if current.rate < 1
+            else "with no checkpoint to go back to"
+        )
         rate = training.optimizer.defaults["lr"] * current.rate / 2
         raise UserError(
             f"The run diverges at step {progress.step:,}, {tried}.",
-            f"Start in another folder with a lower rate: --optimizer.lr {rate:.2g}.",
+            f"Start in another folder with a lower learning rate: --optimizer.lr {rate:.2g}.",
         )
     before = checkpoint.load(good, training.model, training.optimizer, training.average)
     lost = training.clock.elapsed() - before.elapsed
@@ -93,8 +97,8 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
     training.time_by_category["lost"] += lost
     rate = current.rate / 2
     say(
-        f"Diverging at step {progress.step:,}: back to step {before.step:,}, skipping the sequences read since, at "
-        f"{rate:g} times the peak rate."
+        f"The run diverges at step {progress.step:,}. It returns to step {before.step:,}, skips the sequences read "
+        f"since then and continues at {rate:g} times the peak learning rate."
     )
     decisions = with_change(
         training.decisions,

@@ -64,8 +64,8 @@ def test_each_rank_writes_all_its_stacks_once_and_the_first_speaks(tmp_path: Pat
     for rank in (0, 1):
         text = (tmp_path / "stacks" / f"rank-{rank}.txt").read_text("utf-8")
         assert text.count("in wait_for_the_others") == text.count("in read_ahead") == 1
-        assert len(re.findall(r"no step has ended for [0-9]+s \(step 1,234\)", text)) == 1
-    received = r"No step has ended for [0-9]+s \(step 1,234\); where each process stands is in"
+        assert len(re.findall(r"no step has ended for [0-9]+s \(last step: 1,234\)", text)) == 1
+    received = r"No step has ended for [0-9]+s \(last step: 1,234\); stack traces of all processes are in"
     assert len(re.findall(received, output[0])) == 1
     assert str(tmp_path / "stacks") in output[0] and "The run keeps waiting; stop it with Ctrl-C" in output[0]
     assert "The run continues after " in output[0].splitlines()[-1]
@@ -128,7 +128,7 @@ dog.close()
     finally:
         process.kill()
     assert process.returncode == 0
-    assert "This process stood still for" in output and "No step has ended" not in output
+    assert "This process did not run for" in output and "No step has ended" not in output
     # Of one thread, whichever the system woke first: of itself, so that nothing moves meanwhile.
     text = (tmp_path / "rank-0.txt").read_text("utf-8")
     assert text.count("most recent call first") == 1

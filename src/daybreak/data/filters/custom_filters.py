@@ -42,7 +42,7 @@ class FilterFailed(Exception):
 
     def on(self, document: str) -> UserError:
         """Return the error to show, with the name of the document."""
-        return UserError(f"'{self.file}' failed on {document}: {self.why}.", "Fix it there.")
+        return UserError(f"'{self.file}' failed on {document}: {self.why}.", "Correct that file.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,4 +162,4 @@ def _of(file: str, call: Callable[[], Value]) -> Value:
         raise
     except Exception as error:
         why = cause(error, Path(os.path.expanduser(file)))
-        raise UserError(f"'{file}' cannot be used: {why}.", "Fix it there.") from None
+        raise UserError(f"'{file}' cannot be used: {why}.", "Correct that file.") from None

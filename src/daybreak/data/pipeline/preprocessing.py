@@ -148,6 +148,6 @@ def epochs_of(preprocessing: Preprocessing, inputs: Sequence[str], characters: d
         if times > MOST_EPOCHS:
             raise UserError(
                 f"'{given}' would be read {times:,.0f} times for its weight.",
-                "Give it less, or give more of such text.",
+                "Lower its weight, or add more text to it.",
             )
     return dict.fromkeys(inputs, 0.0) | epochs

@@ -39,7 +39,7 @@ def unpack(raw: io.RawIOBase, compression: str) -> io.BufferedReader:
     try:
         import zstandard  # imported here, so that all other files need no zstandard
     except ImportError:
-        raise UserError("A .zst file needs the package zstandard.", "pip install zstandard") from None
+        raise UserError("A .zst file needs the package zstandard.", "Run: pip install zstandard.") from None
     library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     return io.BufferedReader(_Frames(packed, library.decompressobj, ZSTD_FEED, (), zstandard.ZstdError), CHUNK)
 

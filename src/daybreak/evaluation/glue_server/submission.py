@@ -162,7 +162,7 @@ def _values(name: str, predictions: Sequence[float], labels: Sequence[str]) -> l
         return [f"{min(MOST, max(LEAST, value)):.3f}" for value in predictions]
     if unknown := [label for label in labels if label not in known]:
         raise UserError(
-            f"{name}.tsv has no answer for the label '{unknown[0]}'.", f"The labels are {', '.join(known)}."
+            f"{name}.tsv has no answer for the label '{unknown[0]}'.", f"Use the labels {', '.join(known)}."
         )
     return [known[labels[int(value)]] for value in predictions]
 

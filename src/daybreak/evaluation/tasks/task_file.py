@@ -94,7 +94,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise UserError(f"Cannot read the task file '{path}': {error.strerror or error}.", "Check the path.") from None
     # ValueError: broken TOML, broken UTF-8 and numbers of thousands of digits alike.
     except (ValueError, RecursionError) as error:
-        remedy = "Mend that line; text stands in quotes."
+        remedy = "Correct that line; put text in quotes."
         raise UserError(f"The task file '{path}' is not TOML: {reason(error)}.", remedy) from None
 
 

@@ -55,7 +55,8 @@ def check_trackers(names: Sequence[str]) -> None:
     for name in names:
         if name not in TRACKERS:
             raise UserError(
-                f"There is no tracker '{name}'.{nearest(name, TRACKERS)}", f"Use --track {', '.join(TRACKERS)}."
+                f"There is no tracker '{name}'.{nearest(name, TRACKERS)}",
+                f"Use one or more of {', '.join(TRACKERS)}, separated by spaces.",
             )
         # A plain folder of that name, such as wandb creates, has no origin.
         if getattr(importlib.util.find_spec(name), "origin", None) is None:

@@ -127,8 +127,8 @@ class Watchdog:
             now, last = time.monotonic(), self._last
             if now - last_check > alarm:
                 self._say(
-                    f"This process stood still for {duration(now - last_check)}, stopped from outside or held by one "
-                    f"call, and continues; its stack is in {self._path.parent}."
+                    f"This process did not run for {duration(now - last_check)}: it was suspended, or one call blocked "
+                    f"it. It continues; its stack trace is in {self._path.parent}."
                 )
             # Time in which this thread could not run counts for at most two intervals.
             silent = min(silent + min(now - last_check, 2 * self._interval), now - last)
@@ -142,7 +142,7 @@ class Watchdog:
 
     def _write(self, seconds: float) -> None:
         """Write all stacks and print a message."""
-        after = f"step {self._step:,}" if self._step is not None else "before the first"
+        after = f"last step: {self._step:,}" if self._step is not None else "before the first"
         with contextlib.suppress(OSError):  # a full disk must not end the watchdog
             moment = time.strftime("%Y-%m-%d %H:%M:%S")
             self._file.write(f"{moment}: no step has ended for {duration(seconds)} ({after}).\n")
@@ -151,7 +151,7 @@ class Watchdog:
             self._file.write("\n")
             self._file.flush()
         self._say(
-            f"No step has ended for {duration(seconds)} ({after}); where each process stands is in "
+            f"No step has ended for {duration(seconds)} ({after}); stack traces of all processes are in "
             f"{self._path.parent}. The run keeps waiting; stop it with Ctrl-C, twice if necessary, and repeat the same "
             "command to resume."
         )
