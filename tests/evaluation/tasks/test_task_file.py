@@ -253,6 +253,13 @@ def test_rows_that_are_refused(folder: Path, rows: list[str], more: str, fault: 
     assert fault in caught.value.sentence
 
 
+def test_fractions_as_labels_are_probably_a_regression(folder: Path) -> None:
+    tsv(folder, "train.tsv", "a\tb\tlabel\tscore", "x\ty\tyes\t0.5", "x\ty\tno\t2.25")
+    tsv(folder, "dev.tsv", "a\tb\tlabel\tscore", "x\ty\tyes\t1.75")
+    with pytest.raises(UserError, match=r"'1\.75', which is none of '0\.5', '2\.25'\. Set kind = \"regression\""):
+        load_task(read_task_file(described(folder, GOOD.replace('"label"', '"score"'))))
+
+
 @pytest.mark.parametrize("metric", ["f1", "auc"])
 def test_some_metrics_need_two_labels(folder: Path, metric: str) -> None:
     tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tno", "z\tperhaps")

@@ -186,6 +186,8 @@ def labelled_rows(
             if known is None:
                 raise UserError(f"{fault}not a number.", 'Correct it, or set kind = "classification".')
             names = ", ".join(shown(value) for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
+            if any("." in value for value in known) and all(_number(value) is not None for value in (label, *known)):
+                raise UserError(f"{fault}none of {names}.", 'Set kind = "regression" if the answer is a number.')
             raise UserError(f"{fault}none of {names}.{nearest(label, known)}", remedy)
         targets.append(target)
     return LabelledRows([row[:-1] for row in cells.rows], targets, cells.skipped)
