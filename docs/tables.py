@@ -23,6 +23,7 @@ COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTAL
 DEFAULT_RUN = "2026-11-25-tiny-3m-distilled"
 DISTILLED = "2026-11-24-tiny-15000steps-distilled"
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
+SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
 BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
 SPEED = {
@@ -158,6 +159,42 @@ def glue_current() -> str:
         rows.append([name, *(score(found[task, model]) for task in GLUE)])
         rows.append(["averaged with the bag of words", *(both(found[task, model]) for task in GLUE)])
     return table(["model", *GLUE.values()], rows)
+
+
+def pretraining_seeds() -> str:
+    """GLUE of three pretraining seeds: mean over the seeds of their means, and its standard deviation."""
+    found = [
+        {(result["task"], result["protocol"]): result for result in read(f"{seed}/results.json")} for seed in SEEDS
+    ]
+    first = [found[0][task, "small"] for task in GLUE]
+    rows = [
+        ["constant answer", *(f"{100 * result['baseline']:.1f}" for result in first)],
+        ["bag of words", *(f"{100 * result['bag_of_words'][result['metric']]:.1f}" for result in first)],
+    ]
+    for protocol in ("quick", "small"):
+        seeds = [[one[task, protocol] for one in found] for task in GLUE]
+        rows.append([f"`{protocol}`", *(over_seeds([one["mean"] for one in task]) for task in seeds)])
+        together = (over_seeds([statistics.fmean(one["combined"]) for one in task]) for task in seeds)
+        rows.append([f"`{protocol}`, averaged with the bag of words", *together])
+    return table(["`tiny`, 8,000 steps, three pretraining seeds", *GLUE.values()], rows)
+
+
+def over_seeds(values: Sequence[float]) -> str:
+    """Mean and standard deviation, times 100."""
+    return f"{100 * statistics.fmean(values):.1f} +- {100 * statistics.stdev(values):.1f}"
+
+
+def pretraining_losses() -> str:
+    """Losses of the same three runs."""
+    rows = []
+    for number, record in enumerate(SEEDS):
+        summary = read(f"{record}/summary.json")
+        final, context = summary["validation"], summary["context_use"]
+        numbers = [f"{final['loss']:.3f}", f"{100 * final['accuracy']:.1f}"]
+        rows.append(
+            [f"[{number}](../records/{record}/)", *numbers, *(f"{context[name]:.2f}" for name in ("alone", "copy"))]
+        )
+    return table(["seed", "held-out loss", "masked tokens right, %", "loss without a copy", "with a copy"], rows)
 
 
 def beside_cramming() -> str:
