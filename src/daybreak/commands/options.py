@@ -44,10 +44,12 @@ CommaSeparated = Annotated[
 """Type of an option with several names in one argument: ``--tasks cola,rte``."""
 
 
-RECIPE_HELP = (
-    f"RECIPE is a name that daybreak recipes lists, a .py or .json file, or a run folder; {DEFAULT_RECIPE} without it."
-)
-"""What the help of a command says of its first argument."""
+RECIPE_HELP = "RECIPE is a name that daybreak recipes lists, a .py or .json file, or a run folder."
+WITHOUT_RECIPE = {
+    "run": f"Without it, a budget in time for --corpus chooses the size, and the docstrings train {DEFAULT_RECIPE}.",
+    "pretrain": f"Defaults to {DEFAULT_RECIPE}.",
+}
+"""What the help of the commands with a recipe says of their first argument."""
 
 # ---------------------------------------------------------------- options of several commands
 
@@ -122,9 +124,9 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
     try:
-        recipe_first = command in ("run", "pretrain")
-        prog = f"daybreak {command} [RECIPE]" if recipe_first else f"daybreak {command}"
-        about = f"{COMMANDS[command]} {RECIPE_HELP}" if recipe_first else COMMANDS[command]
+        prog, about = f"daybreak {command}", COMMANDS[command]
+        if without := WITHOUT_RECIPE.get(command):
+            prog, about = f"{prog} [RECIPE]", f"{about} {RECIPE_HELP} {without}"
         parsed: Options = tyro.cli(options, prog=prog, args=arguments, default=default, description=about)
         return parsed
     except SystemExit as exit_:
