@@ -284,7 +284,7 @@ def test_a_next_sentence_head_is_kept_or_begun(
     assert recipe.model.predicts_next and summary.validation.next_accuracy is not None
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert (
-        "the model to continue lacks it: next_head.bias, next_head.weight, pooler.bias, pooler.weight" in said
+        "The model to continue lacks next_head.bias, next_head.weight, pooler.bias, pooler.weight: initialized" in said
     ) is not head
 
 
