@@ -75,14 +75,35 @@ def both(result: Mapping[str, Any]) -> str:
     return f"{100 * statistics.fmean(result['combined']):.1f}" if "combined" in result else "-"
 
 
+def constant(result: Mapping[str, Any]) -> str:
+    """Score of the constant answer, times 100."""
+    return f"{100 * result['baseline']:.1f}"
+
+
+def bag_of_words(result: Mapping[str, Any]) -> str:
+    """Score of the bag of words, times 100."""
+    return f"{100 * result['bag_of_words'][result['metric']]:.1f}"
+
+
+def losses(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Held-out loss, accuracy and use of context of a run, by their names in a table."""
+    final, context = summary["validation"], summary["context_use"]
+    return {
+        "held-out loss": f"{final['loss']:.3f}",
+        "masked tokens right, %": f"{100 * final['accuracy']:.1f}",
+        "loss on masked words, without a copy": f"{context['alone']:.2f}",
+        "loss on masked words, with a copy": f"{context['copy']:.2f}",
+    }
+
+
 def default_run() -> str:
     """The default run beside its baselines on its own task."""
     results = {result["model"]: result for result in read(f"{DEFAULT_RUN}/results.json")}
     ours = results["pretrained"]
     rows = [
-        ["constant answer", f"{100 * ours['baseline']:.1f}"],
+        ["constant answer", constant(ours)],
         ["the same network without pretraining", score(results["untrained"])],
-        ["bag of words (TF-IDF and logistic regression)", f"{100 * ours['bag_of_words'][ours['metric']]:.1f}"],
+        ["bag of words (TF-IDF and logistic regression)", bag_of_words(ours)],
         ["`tiny`, three minutes", f"**{score(ours)}**"],
         ["averaged with the bag of words", both(ours)],
     ]
@@ -130,8 +151,8 @@ def glue() -> str:
             found = {result["task"]: result for result in results if result["model"] == model}
             if set(GLUE) <= set(found):
                 rows.append([label, *(score(found[task]) for task in GLUE)])
-                constant = [f"{100 * found[task]['baseline']:.1f}" for task in GLUE]
-    return table(["model", *GLUE.values()], [["constant answer", *constant], *rows])
+                answers = [constant(found[task]) for task in GLUE]
+    return table(["model", *GLUE.values()], [["constant answer", *answers], *rows])
 
 
 def glue_current() -> str:
@@ -143,9 +164,9 @@ def glue_current() -> str:
     tiny = scores["`tiny`, 15,000 steps"]
     ours = [tiny[task, "pretrained"] for task in GLUE]
     rows = [
-        ["constant answer", *(f"{100 * result['baseline']:.1f}" for result in ours)],
+        ["constant answer", *map(constant, ours)],
         ["`tiny` without pretraining", *(score(tiny[task, "untrained"]) for task in GLUE)],
-        ["bag of words", *(f"{100 * result['bag_of_words'][result['metric']]:.1f}" for result in ours)],
+        ["bag of words", *map(bag_of_words, ours)],
     ]
     for name, record in CURRENT.items():
         cells = (score(scores[name][task, "pretrained"]) for task in GLUE)
@@ -168,8 +189,8 @@ def pretraining_seeds() -> str:
     ]
     first = [found[0][task, "small"] for task in GLUE]
     rows = [
-        ["constant answer", *(f"{100 * result['baseline']:.1f}" for result in first)],
-        ["bag of words", *(f"{100 * result['bag_of_words'][result['metric']]:.1f}" for result in first)],
+        ["constant answer", *map(constant, first)],
+        ["bag of words", *map(bag_of_words, first)],
     ]
     for protocol in ("quick", "small"):
         seeds = [[one[task, protocol] for one in found] for task in GLUE]
@@ -186,15 +207,9 @@ def over_seeds(values: Sequence[float]) -> str:
 
 def pretraining_losses() -> str:
     """Losses of the same three runs."""
-    rows = []
-    for number, record in enumerate(SEEDS):
-        summary = read(f"{record}/summary.json")
-        final, context = summary["validation"], summary["context_use"]
-        numbers = [f"{final['loss']:.3f}", f"{100 * final['accuracy']:.1f}"]
-        rows.append(
-            [f"[{number}](../records/{record}/)", *numbers, *(f"{context[name]:.2f}" for name in ("alone", "copy"))]
-        )
-    return table(["seed", "held-out loss", "masked tokens right, %", "loss without a copy", "with a copy"], rows)
+    columns = [losses(read(f"{record}/summary.json")) for record in SEEDS]
+    links = [f"[{number}](../records/{record}/)" for number, record in enumerate(SEEDS)]
+    return table(["seed", *columns[0]], [[link, *column.values()] for link, column in zip(links, columns)])
 
 
 def beside_cramming() -> str:
@@ -212,23 +227,18 @@ def beside(time: str, records: dict[str, str]) -> str:
     columns = []
     for record in records.values():
         summary = read(f"{record}/summary.json")
-        final, context = summary["validation"], summary["context_use"]
         machine = read(f"{record}/environment.json")["device"].replace("(R)", "").removesuffix(" Processor")
         results = {result["task"]: result for result in read(f"{record}/results.json")}
         columns.append(
             {
                 "processor": machine,
                 "tokens read, millions": f"{summary['tokens'] / 1e6:.1f}",
-                "held-out loss": f"{final['loss']:.3f}",
-                "masked tokens right, %": f"{100 * final['accuracy']:.1f}",
-                "loss on masked words, without a copy": f"{context['alone']:.2f}",
-                "loss on masked words, with a copy": f"{context['copy']:.2f}",
+                **losses(summary),
                 **{name: score(results[task]) for task, name in GLUE.items()},
                 **{f"{name}, both averaged": both(results[task]) for task, name in GLUE.items()},
             }
         )
-    ours = {task: result for task, result in results.items() if task in GLUE}
-    words = {name: f"{100 * ours[task]['bag_of_words'][ours[task]['metric']]:.1f}" for task, name in GLUE.items()}
+    words = {name: bag_of_words(results[task]) for task, name in GLUE.items()}
     links = [f"[{name}](../records/{record}/)" for name, record in records.items()]
     rows = [[name, *(column[name] for column in columns), words.get(name, "-")] for name in columns[0]]
     return table([f"after {time} of one thread", *links, "bag of words"], rows)

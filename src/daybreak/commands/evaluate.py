@@ -14,6 +14,7 @@ from tyro.conf import Positional
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, refuse_link_out
+from daybreak.core.formatting import check_seeds
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.evaluation.finetuning.results import merge_result, read_results
@@ -144,8 +145,7 @@ def evaluate(
     with interruptible():
         source = find_model(model)
         chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
-        if seeds is not None and seeds < 1:
-            raise UserError(f"{seeds} seeds are too few.", "Use at least 1; a claim needs 3.")
+        check_seeds(seeds)
         if backend not in BACKENDS:
             raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
         found = find_tasks(tasks, task_dir)

@@ -137,7 +137,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
     import torch
 
     from daybreak.recipe import FAMILY
-    from daybreak.training.calibration import MANY_EPOCHS, repetition
+    from daybreak.training.calibration import repetition_notice
 
     assert chosen.forecast
     ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
@@ -157,9 +157,8 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
         lines.append(_on_gpus(made.candidates[-1], budget))
     if chosen.forecast.beyond:
         lines.append(f"Warning: the forecast extrapolates beyond its fitted runs: {chosen.forecast.beyond}.")
-    if advice := repetition(chosen.tokens / made.text_tokens):
-        warning = "Warning: the" if chosen.tokens > MANY_EPOCHS * made.text_tokens else "The"
-        lines.append(f"{warning} run reads the text {advice}")
+    if notice := repetition_notice(chosen.tokens / made.text_tokens):
+        lines.append(notice)
     name = chosen.recipe.removeprefix(FAMILY)
     lines.append(f"Next: daybreak pretrain {name} --data {shlex.quote(str(data))} --budget {made.budget}")
     return lines

@@ -1,10 +1,10 @@
 """Command ``prepare``: turn text into a tokenizer and token shards, with a report about the text.
 
 The text is read part by part in two passes. Up to 4 GiB of cleaned text, and standard input, are stored on disk
-between them. The first pass cleans and scores documents, finds duplicates and
-samples text for the tokenizer; the second pass encodes. (A preset may need another pass, and the output says so.) The
-results of each part are kept in a folder beside ``out`` until the end, so that a killed preparation resumes; this needs
-disk space for the tokens twice. The result depends neither on the number of workers nor on interruptions.
+between them. The first pass cleans and scores documents, finds duplicates and samples text for the tokenizer; the
+second pass encodes. (A preset may need another pass, and the output says so.) The results of each part are kept in a
+folder beside ``out`` until the end, so that a killed preparation resumes; this needs disk space for the tokens twice.
+The result depends neither on the number of workers nor on interruptions.
 """
 
 from __future__ import annotations

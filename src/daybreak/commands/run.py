@@ -28,7 +28,7 @@ from daybreak.commands.pretrain import Watching
 from daybreak.core.budget import Budget, Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import make_folder, read_json
-from daybreak.core.formatting import check_price
+from daybreak.core.formatting import check_price, check_seeds
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
@@ -395,8 +395,7 @@ def _check_arguments(recipe: Recipe, fine_tuning: FineTuning, watching: Watching
     meta_model(recipe, ANY_VOCABULARY)
     check_trackers(watching.track)
     check_price(watching.price)
-    if fine_tuning.seeds is not None and fine_tuning.seeds < 1:
-        raise UserError(f"{fine_tuning.seeds} seeds are too few.", "Use at least 1; a claim needs 3.")
+    check_seeds(fine_tuning.seeds)
     if fine_tuning.protocol:
         from daybreak.evaluation.protocols.known_protocols import find_protocol
 

@@ -60,3 +60,9 @@ def check_price(price: float | None) -> None:
     """Raise UserError unless ``price``, of an hour of a machine in any currency, is a valid price, or None."""
     if price is not None and not 0 <= price < math.inf:
         raise UserError(f"{price} is not a price.", "Give the price of an hour of this machine with --price.")
+
+
+def check_seeds(seeds: int | None) -> None:
+    """Raise UserError unless ``seeds``, a number of fine-tunings, is at least 1, or None."""
+    if seeds is not None and seeds < 1:
+        raise UserError(f"{seeds} seeds are too few.", "Use at least 1; a claim needs 3.")

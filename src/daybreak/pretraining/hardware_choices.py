@@ -132,9 +132,8 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     training.clock.keep_back(decisions.reserve_seconds)
     training = replace(training, decisions=decisions)
     epochs = calibration.expected_epochs(training, job.budget, elapsed)
-    if advice := calibration.repetition(epochs):
-        warning = "Warning: the" if epochs > calibration.MANY_EPOCHS else "The"
-        say(f"{warning} run reads the text {advice}")
+    if notice := calibration.repetition_notice(epochs):
+        say(notice)
     return training
 
 

@@ -312,6 +312,12 @@ def repetition(epochs: float) -> str:
     return f"{epochs:.0f} times; beyond about {MANY_EPOCHS:.0f} times, repetition helps little: use more text."
 
 
+def repetition_notice(epochs: float) -> str:
+    """Return ``repetition`` as a sentence, a warning beyond MANY_EPOCHS; empty if nothing is read twice."""
+    start = "Warning: the" if epochs > MANY_EPOCHS else "The"
+    return f"{start} run reads the text {advice}" if (advice := repetition(epochs)) else ""
+
+
 def worth_compiling(setting: str, device: torch.device, budget: Budget) -> bool:
     """Whether to try torch.compile: if requested, or automatically on a GPU with enough time."""
     if setting != "auto":
