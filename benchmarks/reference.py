@@ -37,10 +37,6 @@ from daybreak.recipe import load_recipe
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.hardware.probe import choose_device
 
-WARMUP = 0.06
-"""Share of the training time in which the rate rises."""
-
-
 class StoredRows(torch.utils.data.Dataset[dict[str, list[int]]]):
     """The sequences that Daybreak trains on, [CLS] and a cut of the stream, as a stored data set of grouped texts."""
 
@@ -73,9 +69,9 @@ class Asked:
         self.model.train()
 
 
-def linear(progress: float) -> float:
-    """Factor of the peak learning rate: up over WARMUP, then down to 0."""
-    return max(0.0, min(progress / WARMUP, (1.0 - progress) / (1.0 - WARMUP)))
+def linear(progress: float, warmup: float) -> float:
+    """Factor of the peak learning rate: up in the share ``warmup`` of the training time, then down to 0."""
+    return max(0.0, min(progress / warmup, (1.0 - progress) / (1.0 - warmup)))
 
 
 class Timer:
@@ -133,7 +129,7 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
     class Timed(Trainer):
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-                optimizer or self.optimizer, lambda _: linear(timer.progress())
+                optimizer or self.optimizer, lambda _: linear(timer.progress(), chosen.warmup)
             )
             return self.lr_scheduler
 
@@ -182,6 +178,7 @@ def main() -> None:
     parser = measure.parser(__doc__)
     add_judging_flags(parser)
     parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate")
+    parser.add_argument("--warmup", type=float, default=0.06, help="share of the training time in which the rate rises")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=0, help="of a row; 0 for the recipe's")
