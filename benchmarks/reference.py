@@ -37,6 +37,7 @@ from daybreak.recipe import load_recipe
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.hardware.probe import choose_device
 
+
 class StoredRows(torch.utils.data.Dataset[dict[str, list[int]]]):
     """The sequences that Daybreak trains on, [CLS] and a cut of the stream, as a stored data set of grouped texts."""
 

@@ -92,8 +92,8 @@ def test_the_reference_is_asked_what_it_would_answer_itself() -> None:
     every = model(input_ids=ids).logits
     expected = every.gather(1, positions[:, :, None].expand(-1, -1, VOCABULARY))
     assert torch.allclose(asked.logits(ids, positions), expected, atol=1e-5)
-    assert reference.linear(0.0) == reference.linear(1.0) == 0.0
-    assert reference.linear(reference.WARMUP) == pytest.approx(1.0)
+    assert reference.linear(0.0, 0.06) == reference.linear(1.0, 0.06) == 0.0
+    assert reference.linear(0.06, 0.06) == pytest.approx(1.0)
 
 
 def test_equal_parameters() -> None:
