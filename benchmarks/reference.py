@@ -29,7 +29,9 @@ from stock_trainer import RATE, common_arguments, stock_bert, stock_tokenizer
 from torch import Tensor, nn
 
 from daybreak.core.process import process_started
+from daybreak.core.serialization import to_dict
 from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
+from daybreak.evaluation.probes.context_use import measure_context_use
 from daybreak.models.layers import take
 from daybreak.models.modern import ModernEncoder
 from daybreak.pretraining.setup import heldout_validation
@@ -53,14 +55,16 @@ class StoredRows(torch.utils.data.Dataset[dict[str, list[int]]]):
 
 
 class Asked:
-    """BertForMaskedLM with the interface that Daybreak's validation needs."""
+    """BertForMaskedLM with the interface that Daybreak's measurements need."""
 
     def __init__(self, model: Any):
         self.model = model
+        self.decoder = model.cls.predictions.decoder
 
-    def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Logits [R, K, V] at the positions ``positions`` [R, K] of ``ids`` [R, L]."""
-        logits: Tensor = self.model.cls(take(self.model.bert(input_ids=ids).last_hidden_state, positions))
+    def logits(self, ids: Tensor, positions: Tensor, attend: Tensor | None = None) -> Tensor:
+        """Logits [R, K, V] at the positions ``positions`` [R, K] of ``ids`` [R, L]; ``attend`` [R, L] hides padding."""
+        states = self.model.bert(input_ids=ids, attention_mask=attend).last_hidden_state
+        logits: Tensor = self.model.cls(take(states, positions))
         return logits
 
     def eval(self) -> None:
@@ -153,6 +157,10 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     found = outcome(trainer.state.global_step, each, evaluate, asked, timer, model)
+    heldout = shards.heldout
+    stream = heldout.read(0, min(4_000_000, len(heldout)))
+    context = measure_context_use(asked, stream, heldout.document_ends(), special=manifest.special, longest=length)
+    found["context_use"] = None if context is None else to_dict(context)
     if chosen.save:
         model.save_pretrained(chosen.save)
         shutil.copytree(data / "tokenizer", chosen.save, dirs_exist_ok=True)
