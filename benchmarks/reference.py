@@ -203,7 +203,10 @@ def main() -> None:
         torch.set_num_threads(chosen.threads)
     with measure.work_folder(chosen.work) as work:
         data = toy.data_folder(chosen, work)
-        found = trained(chosen, open_shards(data), data, seconds)
+        settings = {name: value for name, value in vars(chosen).items() if not isinstance(value, Path)}
+        found = measure.record("reference", settings)
+        found |= trained(chosen, open_shards(data), data, seconds)
+    measure.finish(found, None)
     tell(found, chosen.out)
 
 
