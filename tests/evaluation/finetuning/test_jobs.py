@@ -108,7 +108,7 @@ DECIDING = {
     "train_rows": 31, "length": 99, "warmup": 0.2, "weight_decay": 0.5, "max_grad_norm": None, "dropout": 0.3,
     "frozen": True,
     "shape": "cosine", "betas": (0.9, 0.98), "eps": 1e-6, "layer_decay": ((0, 0.9),), "drop_last": True,
-    "heads": (("pair", "segments"),), "distillation": (("pair", 0.5),), "both_orders": True, "precision": "fast",
+    "heads": (("pair", "segments"),), "distillation": (("pair", 0.5),), "precision": "fast",
 }  # fmt: skip
 TOLD = {
     "name": "other", "epochs": (7,), "batch": 99, "rates": ((0, (1.0,)),), "own": (("rte", Own(epochs=9)),),

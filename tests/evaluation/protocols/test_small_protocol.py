@@ -1,4 +1,4 @@
-"""The protocols small and distilled: heads by hand, soft targets, both orders, half precision, used embeddings."""
+"""The protocols small and distilled: heads by hand, soft targets, half precision, used embeddings."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import KINDS, load_task, task_type
 from daybreak.evaluation.tasks.known_tasks import GLUE
 from daybreak.evaluation.tasks.sequences import with_pair_features
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.task import LabelledRows, Task
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.schemas.tasks import FinetuningRun
 
 WriteTask = Callable[..., Path]
 SMALL, QUICK, DISTILLED = PROTOCOLS["small"], PROTOCOLS["quick"], PROTOCOLS["distilled"]
-BOTH = dataclasses.replace(SMALL, both_orders=True)
 CLASSIFICATION = KINDS["classification"]
 PAIRS = LabelledRows(
     [("sun warm", "rain cold dark"), ("the day was very bright", "it"), ("storm", "the beach today")], [0, 1, 0]
@@ -91,47 +90,11 @@ def test_single_texts_have_no_features_of_pairs(encoder: Path) -> None:
     assert model.dense.in_features == 32
 
 
-def pair_task(write_task: WriteTask, symmetric: bool) -> TaskRows:
-    rows = [(f"sun {word}", f"rain {word} cold", str(number % 2)) for number, word in enumerate("abcdefghij")]
-    more = "symmetric = true\n" if symmetric else ""
-    return load_task(read_task_file(write_task(rows, rows[:4], more, name="pairs")))
-
-
-def test_both_orders_double_the_training_pairs_and_average_the_answers(encoder: Path, write_task: WriteTask) -> None:
-    data, tokenizer = pair_task(write_task, True), load_tokenizer(encoder)
-    once = encode_task(encoder, data, SMALL)
-    both = encode_task(encoder, data, BOTH)
-    assert len(both.train) == 2 * len(once.train) == 20
-    assert both.train.targets == once.train.targets * 2
-    for place, (first, second) in enumerate(both.train.rows.texts[10:]):
-        assert both.train.features["input_ids"][10 + place] == tokenizer(first, second)["input_ids"]
-        assert (second, first) == once.train.rows.texts[place]
-    assert both.parts["dev"].features == once.parts["dev"].features, "scores count each row once"
-    assert both.swapped["dev"].rows.texts == [(b, a) for a, b in both.parts["dev"].rows.texts]
-
-
-def test_order_is_kept_where_it_means_something(encoder: Path, write_task: WriteTask) -> None:
-    rows = encode_task(encoder, pair_task(write_task, False), BOTH)
-    assert len(rows.train) == 10 and not rows.swapped
-
-
-def test_the_answer_does_not_depend_on_the_order_of_a_symmetric_pair(
-    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(PROTOCOLS, "small", BOTH)
-    rows = [(f"sun {word}", f"rain {word}", str(number % 2)) for number, word in enumerate("abcdefghij")]
-    dev = [("sun warm", "rain", "1"), ("rain", "sun warm", "1"), ("sun", "rain", "0")]
-    task = write_task(rows, dev, "symmetric = true\n", name="pairs")
-    evaluate(encoder, [str(task)], protocol="small", epochs=1, seeds=1, out=tmp_path)
-    (file,) = (tmp_path / "cells").rglob("*seed-*.json")
-    judged = read_json(file, FinetuningRun).scored_rows["dev"]
-    assert judged[0] == judged[1] != judged[2]
-
-
 def test_distilled_mixes_labels_and_held_out_predictions_of_the_bag_of_words(
     encoder: Path, write_task: WriteTask
 ) -> None:
-    data = pair_task(write_task, False)
+    pairs = [(f"sun {word}", f"rain {word} cold", str(number % 2)) for number, word in enumerate("abcdefghij")]
+    data = load_task(read_task_file(write_task(pairs, pairs[:4], name="pairs")))
     rows, plain = encode_task(encoder, data, DISTILLED), encode_task(encoder, data, SMALL)
     assert rows.train.features == plain.train.features
     train = plain.train.rows
@@ -186,19 +149,6 @@ def test_soft_targets_are_made_once_for_all_models_of_the_same_rows(
     file.write_text(file.read_text().replace('"predictions"', '"edited"'))
     jobs._encoded_task.cache_clear()
     assert scores(overwrite=True) == first and len(made) == 2
-
-
-def test_tasks_of_glue_whose_pairs_have_no_order() -> None:
-    assert {name for name, task in GLUE.items() if task.symmetric} == {"mrpc", "qqp", "stsb", "qqp-subset"}
-
-
-@pytest.mark.parametrize(
-    ("line", "told"), [("symmetric = 1", "Write true or false"), ("symmetric = true", "not pairs of texts")]
-)
-def test_a_task_file_that_is_symmetric_without_reason(weather: Path, line: str, told: str) -> None:
-    weather.write_text(weather.read_text() + line + "\n")
-    with pytest.raises(UserError, match=told):
-        read_task_file(weather)
 
 
 def job_of(folder: Path, task: Task, cells: Path) -> list[FinetuningJob]:
@@ -288,7 +238,7 @@ def test_cells_of_before_keep_their_fingerprint() -> None:
     }
     expected = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     assert fingerprint("model", "rows", QUICK, setting, 0, False) == expected
-    for name, value in {"heads": (("pair", "mean"),), "both_orders": True, "precision": "fast"}.items():
+    for name, value in {"heads": (("pair", "mean"),), "precision": "fast"}.items():
         changed = dataclasses.replace(QUICK, **{name: value})  # type: ignore[arg-type]
         assert fingerprint("model", "rows", changed, setting, 0, False) != expected
 

@@ -111,7 +111,10 @@ def test_the_documented_example_is_read(folder: Path) -> None:
         (GOOD + 'format = "conll"', "format = 'conll'"),
         (GOOD + 'format = "squad"', "format = 'squad'"),
         (GOOD.replace("train.tsv", "train.txt"), "format = 'txt'"),
-        (GOOD + "header = 1", "header = 1"),
+        (GOOD + "header = 1", "header = 1. Write true or false."),
+        (GOOD + "symmetric = 1", "symmetric = 1. Write true or false."),
+        (GOOD + "symmetric = true", "not pairs of texts"),
+        (CHOICE + "symmetric = true", "the kind choice does not have"),
         (GOOD + 'name = "../up"', "the name '../up'"),
         (GOOD + r'name = "a\nb"', r"the name 'a\nb'"),
         (GOOD + 'name = "sci-cite"', "which a built-in task has"),
@@ -145,7 +148,7 @@ def test_the_documented_example_is_read(folder: Path) -> None:
 def test_task_files_that_are_refused(folder: Path, toml: str, fault: str) -> None:
     with pytest.raises(UserError) as caught:
         read_task_file(described(folder, toml))
-    assert fault in caught.value.sentence
+    assert fault in str(caught.value)
     assert "mine.toml" in caught.value.sentence
     assert "\n" not in str(caught.value)
     assert caught.value.remedy
@@ -187,13 +190,6 @@ def test_every_kind_is_on_the_pages_and_in_the_head_of_the_reader() -> None:
         assert f'"{kind.name}"' in (task_file.__doc__ or "")
         assert f'| `"{kind.name}"`' in (root / "docs" / "own_task.md").read_text()
         assert kind.name in (root / "docs" / "formats.md").read_text()
-
-
-@pytest.mark.parametrize(("kind", "named"), [(CHOICE, "the kind choice does not have"), (GOOD, "not pairs of texts")])
-def test_symmetric_is_for_pairs_of_texts(kind: str, named: str, folder: Path) -> None:
-    (folder / "task.toml").write_text(kind + "symmetric = true\n")
-    with pytest.raises(UserError, match=named):
-        read_task_file(folder / "task.toml")
 
 
 # ---------------------------------------------------------------- labels turned into targets

@@ -16,7 +16,7 @@ from daybreak.core.serialization import to_dict
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.task import Task
 
-LATER_FIELDS = ("by_type", "heads", "both_orders", "precision", "distillation")
+LATER_FIELDS = ("by_type", "heads", "precision", "distillation")
 """Fields of a protocol that did not exist when the first runs were written."""
 HASHED_AS = {"max_grad_norm": "clip"}
 """Former names of fields of a protocol, under which they are hashed, so that earlier runs keep their fingerprints."""

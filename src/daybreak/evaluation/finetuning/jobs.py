@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from daybreak.evaluation.finetuning.baseline_files import read_or_make
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
-from daybreak.evaluation.tasks.batches import EncodedRows, Padding, joined
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
 from daybreak.evaluation.tasks.sequences import with_pair_features
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
@@ -60,8 +60,6 @@ class EncodedTask:
     """The labelled parts to evaluate, dev first."""
     unlabelled: dict[str, EncodedRows]
     """The rows to predict for a submission, by name of its file."""
-    swapped: dict[str, EncodedRows] = field(default_factory=dict)
-    """Parts and unlabelled rows with the two texts swapped, if the protocol uses both orders."""
 
 
 def max_sequence_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
@@ -83,8 +81,7 @@ def encode_task(
     """
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     length = max_sequence_length(config, tokenizer, protocol)
-    kind = kind_of(data.task)
-    head, both = protocol.head_of(data.task), protocol.both_orders and data.task.symmetric
+    kind, head = kind_of(data.task), protocol.head_of(data.task)
 
     def encoded(rows: LabelledRows) -> EncodedRows:
         found = kind.encode(tokenizer, rows, length, config.vocab_size)
@@ -94,14 +91,12 @@ def encode_task(
     if weight := protocol.distillation_of(data.task):
         train = with_soft_targets(kind, data, train, weight, kept)
     names = [file.name for file in data.task.unlabelled] if unlabelled else []
-    to_predict = {name: kind.load_unlabelled(data.task, name) for name in names}
     return EncodedTask(
         data,
         Padding.of(tokenizer),
-        train=joined(encoded(train), encoded(train.swapped())) if both else encoded(train),
+        train=encoded(train),
         parts={name: encoded(rows) for name, rows in data.parts.items()},
-        unlabelled={name: encoded(rows) for name, rows in to_predict.items()},
-        swapped={name: encoded(rows.swapped()) for name, rows in (data.parts | to_predict).items()} if both else {},
+        unlabelled={name: encoded(kind.load_unlabelled(data.task, name)) for name in names},
     )
 
 
@@ -195,14 +190,7 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
     model = initial_model(job, rows).to(device)
     precision = compute_precision(model, kind, job.protocol)
     loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
-
-    def outputs_of(part: str, encoded: EncodedRows) -> list[np.ndarray]:
-        outputs = predict(model, kind, rows.padding, encoded)
-        if part not in rows.swapped:
-            return outputs
-        return [(a + b) / 2 for a, b in zip(outputs, predict(model, kind, rows.padding, rows.swapped[part]))]
-
-    outputs = {part: outputs_of(part, encoded) for part, encoded in rows.parts.items()}
+    outputs = {part: predict(model, kind, rows.padding, encoded) for part, encoded in rows.parts.items()}
     if not np.isfinite(loss) or not all(np.isfinite(output).all() for part in outputs.values() for output in part):
         raise UserError(
             f"Fine-tuning on '{job.task.name}' with seed {job.seed} diverged ({job.setting}).",
@@ -221,7 +209,10 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
         seed=job.seed,
         scores=part_scores(kind, scored_rows, labels),
         scored_rows=rounded(scored_rows),
-        predictions={name: kind.predictions(outputs_of(name, encoded)) for name, encoded in rows.unlabelled.items()},
+        predictions={
+            name: kind.predictions(predict(model, kind, rows.padding, encoded))
+            for name, encoded in rows.unlabelled.items()
+        },
         unlabelled_digest=job.unlabelled_digest,
         device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         threads=job.threads,

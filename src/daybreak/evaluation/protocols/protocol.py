@@ -91,20 +91,17 @@ class Protocol:
     """(task type, weight w): the training targets are (1 - w) times the label plus w times the probabilities that the
     bag of words gives to rows that it was not fitted on (soft targets: Hinton et al. 2015, arXiv:1503.02531). Other
     types learn from the labels alone."""
-    both_orders: bool = False
-    """Train on both orders of symmetric pairs, and average the outputs over both."""
     precision: str = "float32"
     """Arithmetic of training on a CPU: ``float32``, or ``fast`` for bfloat16 if it is measured to be faster.
     Predictions are always computed in float32."""
 
     def for_task(self, task: Task) -> Protocol:
-        """Return the protocol of one task: with its head only, and ``both_orders`` only if the task is symmetric."""
+        """Return the protocol of one task: with its own head and distillation only."""
         type = _type_of(task)
         return dataclasses.replace(
             self,
             heads=tuple(pair for pair in self.heads if pair[0] == type),
             distillation=tuple(pair for pair in self.distillation if pair[0] == type),
-            both_orders=self.both_orders and task.symmetric,
         )
 
     def head_of(self, task: Task) -> str:

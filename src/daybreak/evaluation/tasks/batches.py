@@ -47,17 +47,6 @@ class EncodedRows:
         )
 
 
-def joined(first: EncodedRows, second: EncodedRows) -> EncodedRows:
-    """Concatenate the samples of two objects with the same inputs."""
-    return EncodedRows(
-        {name: values + second.features[name] for name, values in first.features.items()},
-        first.targets + second.targets,
-        first.lengths + second.lengths,
-        LabelledRows(first.rows.texts + second.rows.texts, first.rows.targets + second.rows.targets),
-        first.notes + second.notes,
-    )
-
-
 @dataclass(frozen=True)
 class Padding:
     """The padding of a tokenizer; faster than the tokenizer's own method."""

@@ -48,7 +48,6 @@ class _Entry:
     genres: tuple[str, ...] = ("",)
     """Suffix of the dev split with the genres of train, and of that with other genres."""
     diagnostic: bool = False
-    symmetric: bool = False
 
 
 # fmt: off
@@ -57,13 +56,13 @@ _TABLE = (
            unlabelled_text=("sentence",), hub_text=("sentence",), names=("unacceptable", "acceptable")),
     _Entry(name="sst2", folder="SST-2", text=("sentence",), label="label", metric="accuracy",
            unlabelled=(("SST-2", "test"),), names=("negative", "positive")),
-    _Entry(name="mrpc", folder="MRPC", text=("#1 String", "#2 String"), label="Quality", metric="f1", symmetric=True,
+    _Entry(name="mrpc", folder="MRPC", text=("#1 String", "#2 String"), label="Quality", metric="f1",
            unlabelled=(("MRPC", "test"),), hub_text=("sentence1", "sentence2"),
            names=("not_equivalent", "equivalent")),
-    _Entry(name="qqp", folder="QQP", text=("question1", "question2"), label="is_duplicate", metric="f1", symmetric=True,
+    _Entry(name="qqp", folder="QQP", text=("question1", "question2"), label="is_duplicate", metric="f1",
            unlabelled=(("QQP", "test"),), names=("not_duplicate", "duplicate")),
     _Entry(name="stsb", folder="STS-B", text=("sentence1", "sentence2"), label="score", metric="spearman",
-           symmetric=True, unlabelled=(("STS-B", "test"),)),
+           unlabelled=(("STS-B", "test"),)),
     _Entry(name="mnli", folder="MNLI", text=("sentence1", "sentence2"), label="gold_label", metric="accuracy",
            hub_text=("premise", "hypothesis"), genres=("_matched", "_mismatched"), diagnostic=True, named=True,
            unlabelled=(("MNLI-m", "test_matched"), ("MNLI-mm", "test_mismatched")),
@@ -108,7 +107,6 @@ def _distributed(entry: _Entry, name: str = "", paths: Sequence[str] = ()) -> Ta
         kind="classification" if entry.names else "regression",
         metric=entry.metric,
         labels=tuple(zip(values, entry.names)),
-        symmetric=entry.symmetric,
     )
 
 

@@ -59,8 +59,6 @@ class Task:
     format: str = "tsv"
     labels: tuple[tuple[str, str], ...] = ()
     """(value in the file, name) in the order of the class ids. Empty: the sorted values in the training file."""
-    symmetric: bool = False
-    """Swapping the two texts of a pair does not change the label."""
 
     @property
     def whole(self) -> str:
@@ -85,10 +83,6 @@ class LabelledRows:
 
     def __len__(self) -> int:
         return len(self.texts)
-
-    def swapped(self) -> LabelledRows:
-        """Return the rows with the two texts of each pair swapped."""
-        return LabelledRows([texts[::-1] for texts in self.texts], self.targets)
 
     def take(self, indices: Sequence[int]) -> LabelledRows:
         """Return the rows at ``indices``."""

@@ -10,7 +10,7 @@ header  = true                    # default; false needs column numbers
 kind    = "classification"        # default; or "regression", "tokens", "choice", "qa"
 metric  = "accuracy"              # default: the kind's own; any that the kind has
 format  = "csv"                   # tsv, csv, jsonl or parquet; default: the ending of the train file
-symmetric = false                 # default; true where the two texts may change places without changing the label
+symmetric = false                 # default; true if the order of the two texts has no meaning; no protocol uses it
 
 Multiple choice: each row has a context and its possible endings, and the label is the number of the right one.
 
@@ -71,7 +71,7 @@ def read_task_file(path: Path) -> Task:
     for key in REQUIRED:
         if key not in values:
             raise _unfit(path, f"lacks the key '{key}'.", f"Add it; {', '.join(REQUIRED)} are needed.")
-    return Task(
+    task = Task(
         name=_name(path, values),
         train=_file(path, values, "train"),
         dev=_file(path, values, "dev") if "dev" in values else None,
@@ -83,8 +83,10 @@ def read_task_file(path: Path) -> Task:
         metric=_one_of(path, values, "metric", kind.metrics, kind.headline),
         header=_flag(path, values, "header", True),
         format=format,
-        symmetric=_symmetric(path, values, kind),
     )
+    if _flag(path, values, "symmetric", False):
+        _check_symmetric(path, task, kind)
+    return task
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -155,14 +157,11 @@ def _flag(path: Path, values: dict[str, Any], key: str, default: bool) -> bool:
     return value
 
 
-def _symmetric(path: Path, values: dict[str, Any], kind: Kind) -> bool:
-    value = _flag(path, values, "symmetric", False)
-    if value and not (kind.numeric or kind.name == "classification"):
+def _check_symmetric(path: Path, task: Task, kind: Kind) -> None:
+    if not (kind.numeric or kind.name == "classification"):
         raise _unfit(path, f"has symmetric = true, which the kind {kind.name} does not have.", "Remove it.")
-    pair = isinstance(values["text"], list) and len(values["text"]) == 2
-    if value and not pair:
+    if len(task.text) != 2:
         raise _unfit(path, "has symmetric = true, but its rows are not pairs of texts.", "Remove it.")
-    return value
 
 
 def _choices(path: Path, values: dict[str, Any], kind: str) -> tuple[str | int, ...]:
