@@ -113,7 +113,6 @@ DECIDING = {
 TOLD = {
     "name": "other", "epochs": (7,), "batch": 99, "rates": ((0, (1.0,)),), "own": (("rte", Own(epochs=9)),),
     "reported": "test", "selection": "shortest", "starts": (("rte", "mnli"),), "seeds": 9,
-    "by_type": (("pair", Own(epochs=9)),),
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from daybreak.evaluation.finetuning.heads import PooledClassifier, compared
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, encode_task, initial_model, run_job
 from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
-from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
+from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import KINDS, load_task, task_type
 from daybreak.evaluation.tasks.known_tasks import GLUE
@@ -243,15 +243,9 @@ def test_cells_of_before_keep_their_fingerprint() -> None:
         assert fingerprint("model", "rows", changed, setting, 0, False) != expected
 
 
-def test_values_by_type_give_way_to_those_of_a_task() -> None:
-    protocol = dataclasses.replace(
-        QUICK, by_type=(("pair", Own(epochs=7, batch=8)),), own=(("rte", Own(epochs=2, rate=1e-3)),)
-    )
-    assert protocol.settings(128, "rte", "pair") == [Setting(2, 1e-3, 8)]
-    assert protocol.settings(128, "mrpc", "pair") == [Setting(7, 5e-4, 8)]
-    assert protocol.settings(128, "cola", "single") == [Setting(5, 5e-4, 16)]
-    assert protocol.changed(epochs=3).settings(128, "rte", "pair") == [Setting(3, 1e-3, 8)]
+def test_heads_follow_the_type_of_the_task() -> None:
     assert [task_type(GLUE[name]) for name in ("cola", "rte", "stsb")] == ["single", "pair", "number"]
+    assert [SMALL.head_of(GLUE[name]) for name in ("cola", "rte", "stsb")] == ["mean", "segments", "segments"]
 
 
 def test_a_head_that_transformers_lacks_is_not_saved(encoder: Path, weather: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from daybreak.core.serialization import to_dict
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.task import Task
 
-LATER_FIELDS = ("by_type", "heads", "precision", "distillation")
+LATER_FIELDS = ("heads", "precision", "distillation")
 """Fields of a protocol that did not exist when the first runs were written."""
 HASHED_AS = {"max_grad_norm": "clip"}
 """Former names of fields of a protocol, under which they are hashed, so that earlier runs keep their fingerprints."""
@@ -71,8 +70,9 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
     import transformers
 
     # Settings of other tasks, and how runs are summarized, change no run.
-    elsewhere: dict[str, Any] = {"own": (), "by_type": (), "reported": "", "selection": "", "starts": ()}
-    alone = dataclasses.replace(protocol, name="", epochs=(), rates=(), batch=0, seeds=0, **elsewhere)
+    alone = dataclasses.replace(
+        protocol, name="", epochs=(), rates=(), batch=0, seeds=0, own=(), reported="", selection="", starts=()
+    )
     # A later field counts only if it is set, so that earlier runs keep their fingerprints.
     unset = {name for name in LATER_FIELDS if getattr(alone, name) == getattr(Protocol, name)}
     identity = {

@@ -89,7 +89,7 @@ class TaskEvaluation:
         """Return the jobs, setting by setting and seed by seed."""
         task = _with_absolute_paths(self.data.task)
         protocol = self.protocol.for_task(task)
-        settings = protocol.settings(load_config(self.folder).hidden_size, task.whole, task_type(task))
+        settings = protocol.settings(load_config(self.folder).hidden_size, task.whole)
         random = self.untrained and not self.chained
         unlabelled = unlabelled_digest(task) if self.unlabelled else ""
         model, rows = model_digest(self.folder, random), task_digest(task)
@@ -282,7 +282,7 @@ def total_work(evaluations: Sequence[TaskEvaluation]) -> tuple[int, int]:
     """Return the number of fine-tunings and of training rows, counted once per epoch."""
     count = rows = 0
     for each in evaluations:
-        settings = each.protocol.settings(0, each.data.task.whole, task_type(each.data.task))
+        settings = each.protocol.settings(0, each.data.task.whole)
         count += len(settings) * each.seeds
         rows += each.train_rows * sum(setting.epochs for setting in settings) * each.seeds
     return count, rows

@@ -83,10 +83,8 @@ class Protocol:
     """Default number of fine-tunings of each task."""
     frozen: bool = False
     """Train the head only, with the encoder frozen and its dropout off."""
-    by_type: tuple[tuple[str, Own], ...] = ()
-    """(task type, its settings) with the types of ``kinds.task_type``. ``own`` takes precedence."""
     heads: tuple[tuple[str, str], ...] = ()
-    """(task type, a name of ``heads.HEADS``); other types have the stock head."""
+    """(task type as in ``kinds.task_type``, a name of ``heads.HEADS``); other types have the stock head."""
     distillation: tuple[tuple[str, float], ...] = ()
     """(task type, weight w): the training targets are (1 - w) times the label plus w times the probabilities that the
     bag of words gives to rows that it was not fitted on (soft targets: Hinton et al. 2015, arXiv:1503.02531). Other
@@ -112,9 +110,9 @@ class Protocol:
         """Return the weight of the bag of words in the training targets of a task."""
         return dict(self.distillation).get(_type_of(task), 0.0)
 
-    def settings(self, hidden_size: int, family: str, type: str = "") -> list[Setting]:
+    def settings(self, hidden_size: int, family: str) -> list[Setting]:
         """Return all combinations of epochs and rates for a task and a hidden size; the dev score selects one."""
-        own = self._own(family, type)
+        own = self._own(family)
         return [
             Setting(epochs, rate, own.batch or self.batch, own.weight_decay)
             for epochs in ((own.epochs,) if own.epochs else self.epochs)
@@ -181,16 +179,12 @@ class Protocol:
             epochs=self.epochs if epochs is None else (epochs,),
             rates=self.rates if rate is None else ((0, (rate,)),),
             own=tuple((family, dataclasses.replace(each, **overruled)) for family, each in self.own),
-            by_type=tuple((type, dataclasses.replace(each, **overruled)) for type, each in self.by_type),
             train_rows=self.train_rows if rows is None else rows or None,
             frozen=frozen or self.frozen,
         )
 
-    def _own(self, family: str, type: str = "") -> Own:
-        """Return the entry of the family, or else that of the type."""
-        general, special = dict(self.by_type).get(type, Own()), dict(self.own).get(family, Own())
-        changes = {name: value for name, value in vars(special).items() if value is not None}
-        return dataclasses.replace(general, **changes)
+    def _own(self, family: str) -> Own:
+        return dict(self.own).get(family, Own())
 
 
 def _type_of(task: Task) -> str:
