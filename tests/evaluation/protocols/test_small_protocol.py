@@ -28,7 +28,7 @@ from daybreak.evaluation.finetuning.classifier import build_classifier, load_tok
 from daybreak.evaluation.finetuning.fast_training import WorkingCopy
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
 from daybreak.evaluation.finetuning.fingerprints import LATER_FIELDS, fingerprint
-from daybreak.evaluation.finetuning.heads import PooledClassifier, compared
+from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, encode_task, initial_model, run_job
 from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
@@ -36,7 +36,7 @@ from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import KINDS, load_task, task_type
 from daybreak.evaluation.tasks.known_tasks import GLUE
-from daybreak.evaluation.tasks.sequences import with_pair_features
+from daybreak.evaluation.tasks.sequences import with_segments
 from daybreak.evaluation.tasks.task import LabelledRows, Task
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.schemas.tasks import FinetuningRun
@@ -53,9 +53,9 @@ def quiet(share: float, loss: float) -> None:
     pass
 
 
-def sample(folder: Path, head: str) -> EncodedRows:
+def sample(folder: Path) -> EncodedRows:
     tokenizer = load_tokenizer(folder)
-    return with_pair_features(CLASSIFICATION.encode(tokenizer, PAIRS, 64, 200), tokenizer, 64, head)
+    return with_segments(CLASSIFICATION.encode(tokenizer, PAIRS, 64, 200), tokenizer, 64)
 
 
 def states(model: PooledClassifier, ids: list[int]) -> torch.Tensor:
@@ -64,10 +64,10 @@ def states(model: PooledClassifier, ids: list[int]) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("head", ["mean", "cls", "segments", "towers", "segments+towers"])
+@pytest.mark.parametrize("head", ["mean", "segments"])
 def test_a_head_computes_what_is_written_out_row_by_row(encoder: Path, head: str) -> None:
     model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 3, False, head, pair=True).eval()
-    rows, tokenizer = sample(encoder, head), load_tokenizer(encoder)
+    rows, tokenizer = sample(encoder), load_tokenizer(encoder)
     inputs = Batches(model, CLASSIFICATION, Padding.of(tokenizer), rows).inputs(range(3))
     with torch.inference_mode():
         answers = model(**inputs).logits
@@ -75,11 +75,9 @@ def test_a_head_computes_what_is_written_out_row_by_row(encoder: Path, head: str
             a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (first, second))
             cls, sep = [tokenizer.cls_token_id], [tokenizer.sep_token_id]
             whole = states(model, cls + a + sep + b + sep)
-            features = [] if head == "towers" else [whole[0] if head == "cls" else whole.mean(0)]
-            if "segments" in head:
-                features += compared(whole[1 : 1 + len(a)].mean(0), whole[2 + len(a) : -1].mean(0))
-            if "towers" in head:
-                u, v = states(model, cls + a + sep).mean(0), states(model, cls + b + sep).mean(0)
+            features = [whole.mean(0)]
+            if head == "segments":
+                u, v = whole[1 : 1 + len(a)].mean(0), whole[2 + len(a) : -1].mean(0)
                 features += [u, v, abs(u - v), u * v]
             hidden = model.norm(nn.functional.gelu(model.dense(torch.cat(features))))
             torch.testing.assert_close(answer, model.classifier(hidden), rtol=1e-4, atol=1e-5)
@@ -169,7 +167,7 @@ def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, kind: str = 
 def test_only_the_used_rows_of_the_table_train_and_the_result_is_that_of_all(
     encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, protocol = sample(encoder, "segments"), dataclasses.replace(SMALL, weight_decay=0.3)
+    rows, protocol = sample(encoder), dataclasses.replace(SMALL, weight_decay=0.3)
     monkeypatch.setattr(fast_training, "precisions", lambda device: ("float32",))
     before = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments", pair=True).state_dict()
     plain = fine_tuned(encoder, rows, dataclasses.replace(protocol, precision="float32")).state_dict()
@@ -190,7 +188,7 @@ RESTORE = fast_training.UsedRows.restore
 
 def test_the_master_weights_stay_float32_and_take_the_gradients_of_the_copy(encoder: Path) -> None:
     model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments", pair=True)
-    copy, rows = WorkingCopy(model), sample(encoder, "segments")
+    copy, rows = WorkingCopy(model), sample(encoder)
     inputs = Batches(model, CLASSIFICATION, Padding.of(load_tokenizer(encoder)), rows).inputs(range(3))
     targets = torch.tensor(PAIRS.targets)
     CLASSIFICATION.loss(copy.model(**inputs), targets).backward()

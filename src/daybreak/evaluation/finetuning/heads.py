@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-HEADS = ("stock", "mean", "cls", "segments", "towers", "segments+towers")
+HEADS = ("stock", "mean", "segments")
 
 
 def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
@@ -30,10 +30,9 @@ def compared(first: Tensor, second: Tensor) -> list[Tensor]:
 
 
 class PooledClassifier(nn.Module):
-    """An encoder with a float32 head of two layers on pooled states; ``head`` is a name of ``HEADS``.
+    """An encoder with a float32 head of two layers on the mean of the states; ``head`` is a name of ``HEADS``.
 
-    ``mean`` and ``cls`` pool the sequence. For pairs, ``segments`` adds ``compared`` means over the tokens of each
-    text, and ``towers`` uses the means of each text encoded alone.
+    For pairs, ``segments`` adds ``compared`` means over the tokens of each text.
     """
 
     base_model_prefix = "encoder"
@@ -41,20 +40,13 @@ class PooledClassifier(nn.Module):
     def __init__(self, encoder: nn.Module, config: Any, head: str, pair: bool):
         super().__init__()
         self.encoder, self.config = encoder, config
-        self.parts = head.split("+") if pair or head == "cls" else ["mean"]
+        self.compares = pair and head == "segments"
         hidden_size = config.hidden_size
-        pooled = self.parts != ["towers"]
-        comparisons = sum(part in ("segments", "towers") for part in self.parts)
-        self.dense = nn.Linear((pooled + 4 * comparisons) * hidden_size, hidden_size)
+        self.dense = nn.Linear((5 if self.compares else 1) * hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size)
         self.drop = nn.Dropout(0.0)
         self.classifier = nn.Linear(hidden_size, config.num_labels)
         self._takes_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
-
-    def states(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
-        more = {} if types is None or not self._takes_types else {"token_type_ids": types}
-        states: Tensor = self.encoder(input_ids=ids, attention_mask=mask, **more)[0]
-        return states.float()
 
     def forward(
         self,
@@ -62,26 +54,15 @@ class PooledClassifier(nn.Module):
         attention_mask: Tensor,
         token_type_ids: Tensor | None = None,
         segments: Tensor | None = None,
-        first_ids: Tensor | None = None,
-        first_mask: Tensor | None = None,
-        second_ids: Tensor | None = None,
-        second_mask: Tensor | None = None,
     ) -> Any:
         """Logits [B, C] from int64[B, L] inputs; ``segments`` is 1 and 2 on the tokens of the two texts, else 0."""
         from transformers.modeling_outputs import SequenceClassifierOutput
 
-        features = []
-        if self.parts != ["towers"]:
-            states = self.states(input_ids, attention_mask, token_type_ids)
-            features.append(states[:, 0] if self.parts == ["cls"] else masked_mean(states, attention_mask > 0))
-            if "segments" in self.parts:
-                assert segments is not None
-                features += compared(masked_mean(states, segments == 1), masked_mean(states, segments == 2))
-        if "towers" in self.parts:
-            assert first_ids is not None and first_mask is not None
-            assert second_ids is not None and second_mask is not None
-            first = masked_mean(self.states(first_ids, first_mask, None), first_mask > 0)
-            second = masked_mean(self.states(second_ids, second_mask, None), second_mask > 0)
-            features += compared(first, second)
+        types = {} if token_type_ids is None or not self._takes_types else {"token_type_ids": token_type_ids}
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)[0].float()
+        features = [masked_mean(states, attention_mask > 0)]
+        if self.compares:
+            assert segments is not None
+            features += compared(masked_mean(states, segments == 1), masked_mean(states, segments == 2))
         hidden = self.norm(functional.gelu(self.dense(torch.cat(features, dim=-1))))
         return SequenceClassifierOutput(logits=self.classifier(self.drop(hidden)))

@@ -25,7 +25,7 @@ from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fin
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
-from daybreak.evaluation.tasks.sequences import with_pair_features
+from daybreak.evaluation.tasks.sequences import with_segments
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.schemas.tasks import FinetuningRun
@@ -81,11 +81,12 @@ def encode_task(
     """
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     length = max_sequence_length(config, tokenizer, protocol)
-    kind, head = kind_of(data.task), protocol.head_of(data.task)
+    kind = kind_of(data.task)
+    compares = protocol.head_of(data.task) == "segments" and len(data.task.text) == 2
 
     def encoded(rows: LabelledRows) -> EncodedRows:
         found = kind.encode(tokenizer, rows, length, config.vocab_size)
-        return with_pair_features(found, tokenizer, length, head) if len(data.task.text) == 2 else found
+        return with_segments(found, tokenizer, length) if compares else found
 
     train = training_subset(data.train, protocol.train_rows)
     if weight := protocol.distillation_of(data.task):

@@ -58,24 +58,12 @@ class _Sequences(Kind):
         return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows)
 
 
-def with_pair_features(rows: EncodedRows, tokenizer: Any, length: int, head: str) -> EncodedRows:
-    """Add the inputs that ``head``, a name of ``heads.HEADS``, needs for pairs.
-
-    ``segments`` is 1 and 2 on the tokens of the two texts and 0 elsewhere. ``first_ids`` and ``second_ids`` are the
-    tokens of each text alone, with special tokens, at most ``length``.
-    """
+def with_segments(rows: EncodedRows, tokenizer: Any, length: int) -> EncodedRows:
+    """Add the input ``segments`` to pairs: 1 and 2 on the tokens of the two texts and 0 elsewhere."""
     columns = [list(column) for column in zip(*rows.rows.texts)]
-    features = dict(rows.features)
-    if "segments" in head:
-        pairs = tokenizer(*columns, truncation="longest_first", max_length=length)
-        features["segments"] = [
-            [0 if text is None else text + 1 for text in pairs.sequence_ids(row)] for row in range(len(rows))
-        ]
-    if "towers" in head:
-        for name, column in zip(("first", "second"), columns):
-            alone = tokenizer(column, truncation=True, max_length=length)
-            features |= {f"{name}_ids": alone["input_ids"], f"{name}_mask": alone["attention_mask"]}
-    return replace(rows, features=features)
+    pairs = tokenizer(*columns, truncation="longest_first", max_length=length)
+    segments = [[0 if text is None else text + 1 for text in pairs.sequence_ids(row)] for row in range(len(rows))]
+    return replace(rows, features={**rows.features, "segments": segments})
 
 
 def confidence_of(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
