@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -77,8 +77,9 @@ def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores:
     if not (kind.numeric or isinstance(kind, OneOfSeveral)):
         return WordScores({}, 0)
     train = _bounded(train)
-    fitted = _Linear(kind, data, train, *_select(kind, data, train))
-    return WordScores({part: fitted.evaluate(rows) for part, rows in data.parts.items()}, len(train))
+    answers = _linear(kind, data, train, *_select(kind, data, train))
+    scored = {part: _evaluated(kind, data.labels, answers(rows), rows) for part, rows in data.parts.items()}
+    return WordScores(scored, len(train))
 
 
 def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.ndarray:
@@ -96,8 +97,8 @@ def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.
     for fold in range(FOLDS):
         others, rows = np.flatnonzero(folds[: len(bounded)] != fold), np.flatnonzero(folds == fold)
         if len(others) and len(rows):
-            fitted = _Linear(kind, data, bounded.take(others.tolist()), columns, strength)
-            found[rows] = fitted.answers(train.take(rows.tolist()))
+            answers = _linear(kind, data, bounded.take(others.tolist()), columns, strength)
+            found[rows] = answers(train.take(rows.tolist()))
     return found if kind.numeric else np.exp(found)
 
 
@@ -130,24 +131,17 @@ def _select(kind: Kind, data: TaskRows, train: LabelledRows) -> tuple[slice, flo
     return columns, strength
 
 
-class _Linear:
-    """The linear model, fitted on ``train`` with these columns of the features and this regularization."""
+def _linear(
+    kind: Kind, data: TaskRows, train: LabelledRows, columns: slice, strength: float
+) -> Callable[[LabelledRows], np.ndarray]:
+    """Fit the linear model on ``train`` with these columns of the features and this regularization.
 
-    def __init__(self, kind: Kind, data: TaskRows, train: LabelledRows, columns: slice, strength: float):
-        self._kind, self._labels, self._columns = kind, data.labels, columns
-        self._features = _Features(kind, data)
-        sample = _samples(kind, train)
-        seen = self._features.of(sample.texts, fit=True)[:, columns]
-        self._model = _fitted(kind, seen, sample.targets, strength)
-
-    def answers(self, rows: LabelledRows) -> np.ndarray:
-        """Return the log-probabilities of the samples of ``rows``, float64[R, C], or numbers, float64[R, 1]."""
-        features = self._features.of(_samples(self._kind, rows).texts)[:, self._columns]
-        return _answers(self._kind, self._labels, self._model, features)
-
-    def evaluate(self, rows: LabelledRows) -> np.ndarray:
-        """Return ``Kind.evaluate`` of the predictions for ``rows``."""
-        return _evaluated(self._kind, self._labels, self.answers(rows), rows)
+    Returns:
+        A function of rows, which returns the answers of the model to their samples as ``_answers`` does.
+    """
+    features, sample = _Features(kind, data), _samples(kind, train)
+    model = _fitted(kind, features.of(sample.texts, fit=True)[:, columns], sample.targets, strength)
+    return lambda rows: _answers(kind, data.labels, model, features.of(_samples(kind, rows).texts)[:, columns])
 
 
 def _samples(kind: Kind, rows: LabelledRows) -> LabelledRows:
