@@ -154,8 +154,9 @@ def _saved_state(folder: Path) -> SearchIndex | None:
 
 
 def _is_ready(state: SearchIndex | None, source: SearchSource, words: bool) -> bool:
-    complete = state is not None and state.embedded == state.passages and (state.has_bm25 or not words)
-    return complete and state is not None and not _change(state, source)
+    if state is None or state.embedded != state.passages or (words and not state.has_bm25):
+        return False
+    return not _change(state, source)
 
 
 def _change(state: SearchIndex, source: SearchSource) -> str:
@@ -236,8 +237,7 @@ def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
     """
     from daybreak.training.hardware.probe import choose_device, precisions
 
-    (folder / STATE).unlink(missing_ok=True)
-    for name in (PASSAGES, VECTORS):
+    for name in (STATE, PASSAGES, VECTORS):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / BM25, ignore_errors=True)
     passages = cut_passages(source.shards, source.tokenizer, _most_tokens(source))
@@ -290,18 +290,16 @@ def _opened(folder: Path, state: SearchIndex, source: SearchSource, words: bool)
         vectors = np.load(folder / VECTORS, mmap_mode="c")
         if len(passages) != state.passages or vectors.shape != (state.passages, state.hidden_size):
             raise ValueError("files of different lengths")
-        bm25 = _read_bm25(folder) if words else None
+        bm25 = None
+        if words:
+            import bm25s
+
+            bm25 = bm25s.BM25.load(folder / BM25, mmap=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"The search index in '{folder}' is damaged ({error}).", "Build it again with --rebuild."
         ) from None
     return OpenIndex(state, source, PassageReader(source.shards, source.tokenizer, passages), vectors, bm25)
-
-
-def _read_bm25(folder: Path) -> Any:
-    import bm25s
-
-    return bm25s.BM25.load(folder / BM25, mmap=True)
 
 
 # ---------------------------------------------------------------- for a vector database

@@ -129,12 +129,13 @@ def run_child(
         lock: the lock of the study, which the command inherits.
         look: called every SAMPLE_SECONDS.
     """
+    count = str(threads)
     with log.open("ab") as printed:
         process = subprocess.Popen(
             words,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            env=environment(threads),
+            env={**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,  # only this process gets the terminal's signals, and forwards them once
             pass_fds=[lock.fileno()],
             preexec_fn=_exit_with_parent() if threading.current_thread() is threading.main_thread() else None,
@@ -153,11 +154,6 @@ def command(cell: Cell, study: StudyFolder) -> list[str]:
     fixed = {"--data": cell.data, "--out": study.folder(cell), "--budget": study.budget, "--seed": cell.seed}
     flags = [str(word) for pair in fixed.items() for word in pair]
     return [sys.executable, "-m", "daybreak", "pretrain", *cell.words, *flags, "--accept-tokenizer"]
-
-
-def environment(threads: int) -> dict[str, str]:
-    """Return the environment of a cell, with its number of threads."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
 
 
 def _exit_with_parent() -> Callable[[], None] | None:
