@@ -79,12 +79,17 @@ def answers(data: TaskRows, train: LabelledRows) -> np.ndarray:
     return found.scored_rows["dev"]
 
 
-def by_hand(texts: Sequence[str], targets: Sequence[int], held: Sequence[str]) -> np.ndarray:
-    """The probabilities of logistic regression with C = 3 on TF-IDF of words and characters."""
-    parts = (
+def vectorizers() -> tuple[TfidfVectorizer, TfidfVectorizer]:
+    """TF-IDF of words and characters."""
+    return (
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=module.WORD),
         TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
     )
+
+
+def by_hand(texts: Sequence[str], targets: Sequence[int], held: Sequence[str]) -> np.ndarray:
+    """The probabilities of logistic regression with C = 3 on TF-IDF of words and characters."""
+    parts = vectorizers()
     seen = sparse.hstack([part.fit_transform(texts) for part in parts], "csr")
     model = LogisticRegression(C=3.0, max_iter=1000).fit(seen, targets)
     return model.predict_proba(sparse.hstack([part.transform(held) for part in parts], "csr"))
@@ -137,10 +142,7 @@ def test_a_pair_equals_scikit_learn_on_the_same_features(tmp_path: Path, monkeyp
     data = write(tmp_path, pairs(60, 0), pairs(30, 1), kind="regression")
     monkeypatch.setattr(module, "STRENGTHS", (2.0,))
     monkeypatch.setattr(module, "PAIR_VARIANTS", (slice(None),))
-    parts = (
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=module.WORD),
-        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
-    )
+    parts = vectorizers()
     for part in parts:
         part.fit([text for pair in data.train.texts for text in pair])
 

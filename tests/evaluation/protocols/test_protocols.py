@@ -8,7 +8,7 @@ import pytest
 from transformers import TrainingArguments
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.protocols.known_protocols import PROTOCOLS, find_protocol
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import FROZEN_RATE, Protocol, Setting
 
 QUICK, SCIBERT, CRAMMING, ELECTRA, TRANSFER, BERT = (
@@ -159,11 +159,6 @@ def test_a_frozen_encoder_takes_a_heads_rate_unless_one_is_given() -> None:
 def test_impossible_changes_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(UserError):
         QUICK.changed(**changes)  # type: ignore[arg-type]
-
-
-def test_unknown_protocol_is_refused() -> None:
-    with pytest.raises(UserError, match="Did you mean 'quick'"):
-        find_protocol("quik")
 
 
 def test_bert_tries_four_rates() -> None:

@@ -14,6 +14,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from small_tasks import evaluation_of, quiet
 from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -29,15 +30,14 @@ from daybreak.evaluation.finetuning.fast_training import WorkingCopy
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
 from daybreak.evaluation.finetuning.fingerprints import LATER_FIELDS, fingerprint
 from daybreak.evaluation.finetuning.heads import PooledClassifier
-from daybreak.evaluation.finetuning.jobs import FinetuningJob, encode_task, initial_model, run_job
-from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
+from daybreak.evaluation.finetuning.jobs import encode_task, initial_model, run_job
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import KINDS, load_task, task_type
 from daybreak.evaluation.tasks.known_tasks import GLUE
 from daybreak.evaluation.tasks.sequences import with_segments
-from daybreak.evaluation.tasks.task import LabelledRows, Task
+from daybreak.evaluation.tasks.task import LabelledRows
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.schemas.tasks import FinetuningRun
 
@@ -47,10 +47,6 @@ CLASSIFICATION = KINDS["classification"]
 PAIRS = LabelledRows(
     [("sun warm", "rain cold dark"), ("the day was very bright", "it"), ("storm", "the beach today")], [0, 1, 0]
 )
-
-
-def quiet(share: float, loss: float) -> None:
-    pass
 
 
 def sample(folder: Path) -> EncodedRows:
@@ -149,13 +145,6 @@ def test_soft_targets_are_made_once_for_all_models_of_the_same_rows(
     assert scores(overwrite=True) == first and len(made) == 2
 
 
-def job_of(folder: Path, task: Task, cells: Path) -> list[FinetuningJob]:
-    return TaskEvaluation(
-        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False,
-        unlabelled=False, cells=cells, weights="",
-    ).all_jobs()  # fmt: skip
-
-
 def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, kind: str = "classification") -> Any:
     labels = () if kind == "regression" else ("a", "b")
     model = build_classifier(folder, KINDS[kind], labels, 1, False, "segments", pair=True)
@@ -251,25 +240,12 @@ def test_a_head_that_transformers_lacks_is_not_saved(encoder: Path, weather: Pat
         evaluate(encoder, [str(weather)], protocol="small", seeds=1, out=tmp_path, save=tmp_path / "kept")
 
 
-def test_an_evaluation_goes_on_after_a_stop(
-    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (whole,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "whole")
-    evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=1, out=tmp_path / "parts")
-    done = []
-    monkeypatch.setattr(
-        "daybreak.evaluation.finetuning.parallel.run_job", lambda job, show: done.append(job.seed) or run_job(job, show)
-    )
-    (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "parts")
-    assert done == [1] and result.scores == whole.scores
-
-
 def test_no_dev_row_is_read_before_training_ends(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is one setting for each task, and nothing is predicted until the last step is done."""
     task, shares = read_task_file(weather), []
-    (job,) = job_of(encoder, task, tmp_path)
+    (job,) = evaluation_of(encoder, task, tmp_path, protocol=SMALL).all_jobs()
 
     def refuse(*given: object) -> None:
         raise RuntimeError("dev is read")
@@ -284,7 +260,6 @@ def test_no_dev_row_is_read_before_training_ends(
 def test_a_number_starts_from_the_training_mean(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
     rows = [(f"sun {word}", "rain", str(number)) for number, word in enumerate("abcdefghij")]
     task = read_task_file(write_task(rows, rows[:4], 'kind = "regression"\n', name="numbers"))
-    data = load_task(task)
-    (job,) = job_of(encoder, task, tmp_path)
-    model = initial_model(job, encode_task(encoder, data, SMALL))
-    assert model.classifier.bias.item() == pytest.approx(np.mean(data.train.targets))
+    (job,) = evaluation_of(encoder, task, tmp_path, protocol=SMALL).all_jobs()
+    model = initial_model(job, encode_task(encoder, load_task(task), SMALL))
+    assert model.classifier.bias.item() == pytest.approx(4.5)

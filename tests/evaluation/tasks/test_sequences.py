@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -148,21 +149,16 @@ def test_ids_outside_the_model_are_refused(encoder: Path) -> None:
         CLASSES.encode(load_tokenizer(encoder), LabelledRows([("sun",)], [0]), 12, 10)
 
 
-class Outputs:
-    def __init__(self, logits: torch.Tensor):
-        self.logits = logits
-
-
 @given(labelled_logits())
 def test_losses_equal_their_definitions(case: tuple[list[int], np.ndarray]) -> None:
     targets, logits = case
     rows = encoded(targets)
     everyone = range(len(targets))
-    outputs = Outputs(torch.from_numpy(logits))
+    outputs = SimpleNamespace(logits=torch.from_numpy(logits))
     found = CLASSES.loss(outputs, CLASSES.targets(rows, everyone, 1)).item()
     judged = CLASSES.evaluate(rows, CLASSES.answers(outputs), [])
     assert found == pytest.approx(judged[:, 4].mean(), rel=1e-4, abs=1e-5)
-    numbers = Outputs(outputs.logits[:, :1])
+    numbers = SimpleNamespace(logits=outputs.logits[:, :1])
     found = NUMBERS.loss(numbers, NUMBERS.targets(rows, everyone, 1)).item()
     expected = functional.mse_loss(numbers.logits[:, 0], torch.tensor(targets, dtype=torch.float32)).item()
     assert found == pytest.approx(expected)

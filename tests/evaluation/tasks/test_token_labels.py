@@ -111,21 +111,6 @@ TYPES = ["Gene", "a-b", "x"]
 TAGS = st.sampled_from(["O", *(f"{mark}-{kind}" for mark in "BI" for kind in TYPES)])
 
 
-@pytest.mark.parametrize(
-    ("tags", "expected"),
-    [
-        ("O B-x I-x O", [("x", 1, 2)]),
-        ("I-x I-x", [("x", 0, 1)]),
-        ("B-x B-x I-x", [("x", 0, 0), ("x", 1, 2)]),
-        ("B-x I-y I-y", [("x", 0, 0), ("y", 1, 2)]),
-        ("O O", []),
-        ("B-a-b I-a-b I-a", [("a-b", 0, 1), ("a", 2, 2)]),
-    ],
-)
-def test_spans_are_read_leniently(tags: str, expected: list[tuple[str, int, int]]) -> None:
-    assert spans(tags.split()) == expected
-
-
 @given(st.lists(TAGS))
 def test_spans_equal_seqeval(tags: list[str]) -> None:
     assert spans(tags) == get_entities(tags)
