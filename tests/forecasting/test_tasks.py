@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_tasks
 from scipy import stats
 
 from daybreak.core.errors import UserError
@@ -114,11 +115,7 @@ def test_too_few_runs_have_no_line() -> None:
 
 
 def result(task: str, mean: float, protocol: str = "small", model: str = "pretrained") -> TaskResult:
-    return TaskResult(
-        protocol=protocol, task=task, model=model, kind="classification", metric="accuracy",
-        scores={"accuracy": [mean]}, seeds=[0], mean=mean, spread=0.0, selection="", train_rows=1, dev_rows=1,
-        baseline=0.5, settings={}, seconds=1.0,
-    )  # fmt: skip
+    return small_tasks.result(task, {"accuracy": [mean]}, protocol=protocol, model=model)
 
 
 def test_a_run_is_read_from_its_folder(finished: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,6 @@ from daybreak.evaluation.probes.bm25 import bm25_index
 from daybreak.schemas.search import SearchIndex
 from daybreak.searching import index as module
 from daybreak.searching.index import OpenIndex, export_parquet, open_index
-
-Run = Callable[[], Path]
 
 
 @pytest.fixture

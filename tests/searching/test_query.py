@@ -32,15 +32,6 @@ def searcher(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
         return open_search(run)
 
 
-def order(scores: np.ndarray, top: int) -> list[int]:
-    """The best passages, equal ones in order."""
-    return np.argsort(-scores, kind="stable")[:top].tolist()
-
-
-def all_vectors(searcher: Searcher) -> np.ndarray:
-    return np.asarray(searcher.index.vectors, np.float32)
-
-
 @without_sentences
 def test_dense_search_is_brute_force_over_sentence_transformers(searcher: Searcher) -> None:
     from sentence_transformers import SentenceTransformer
@@ -57,7 +48,7 @@ def test_dense_search_is_brute_force_over_sentence_transformers(searcher: Search
 
 @pytest.mark.parametrize("top", [1, 7, 100_000])
 def test_dense_search_is_brute_force_over_the_vectors(searcher: Searcher, top: int) -> None:
-    scores = all_vectors(searcher) @ searcher.embed(WORDS)
+    scores = np.asarray(searcher.index.vectors, np.float32) @ searcher.embed(WORDS)
     found = searcher.search(WORDS, top=top, method="dense")
     assert [result.rank for result in found] == list(range(1, len(found) + 1))
     assert len(found) == min(top, len(scores))
@@ -77,9 +68,10 @@ def test_bm25_is_that_of_the_library(searcher: Searcher) -> None:
 def test_hybrid_adds_both_on_one_scale(searcher: Searcher) -> None:
     sparse, dense = (searcher.scores(WORDS, method) for method in ("bm25", "dense"))
     both = (sparse - sparse.mean()) / sparse.std() + (dense - dense.mean()) / dense.std()
-    assert searcher.scores(WORDS, "hybrid") == pytest.approx(both, abs=1e-4)
-    found = searcher.search(WORDS, top=5)
-    assert [result.id for result in found] == order(searcher.scores(WORDS, "hybrid"), 5)
+    scores = searcher.scores(WORDS, "hybrid")
+    assert scores == pytest.approx(both, abs=1e-4)
+    best = np.argsort(-scores, kind="stable")[:5]  # equal ones in order
+    assert [result.id for result in searcher.search(WORDS, top=5)] == best.tolist()
 
 
 def test_a_result_says_where_it_stands(searcher: Searcher) -> None:

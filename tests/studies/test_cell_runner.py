@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from daybreak.core import other_processes as neighbours
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.studies import cell_runner as turns
-from daybreak.studies import experiment as experiment
+from daybreak.studies import experiment
 from daybreak.studies.cell_runner import Cell, StudyFolder
 
 # ---------------------------------------------------------------- turns
@@ -179,6 +179,5 @@ def test_a_signal_reaches_the_cell_which_may_save_itself(dummy: Callable[[str], 
 
 def test_two_studies_do_not_share_a_folder(place: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.0)
-    monkeypatch.setattr(turns, "POLL_SECONDS", 0.01)
     with turns.held(place.out), pytest.raises(UserError, match="is using"), turns.held(place.out):
         pass
