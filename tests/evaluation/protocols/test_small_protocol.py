@@ -62,7 +62,7 @@ def states(model: PooledClassifier, ids: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("head", ["mean", "segments"])
 def test_a_head_computes_what_is_written_out_row_by_row(encoder: Path, head: str) -> None:
-    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 3, False, head, pair=True).eval()
+    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 3, False, head).eval()
     rows, tokenizer = sample(encoder), load_tokenizer(encoder)
     inputs = Batches(model, CLASSIFICATION, Padding.of(tokenizer), rows).inputs(range(3))
     with torch.inference_mode():
@@ -77,11 +77,6 @@ def test_a_head_computes_what_is_written_out_row_by_row(encoder: Path, head: str
                 features += [u, v, abs(u - v), u * v]
             hidden = model.norm(nn.functional.gelu(model.dense(torch.cat(features))))
             torch.testing.assert_close(answer, model.classifier(hidden), rtol=1e-4, atol=1e-5)
-
-
-def test_single_texts_have_no_features_of_pairs(encoder: Path) -> None:
-    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 0, False, "segments", pair=False)
-    assert model.dense.in_features == 32
 
 
 def test_distilled_mixes_labels_and_held_out_predictions_of_the_bag_of_words(
@@ -147,7 +142,7 @@ def test_soft_targets_are_made_once_for_all_models_of_the_same_rows(
 
 def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, kind: str = "classification") -> Any:
     labels = () if kind == "regression" else ("a", "b")
-    model = build_classifier(folder, KINDS[kind], labels, 1, False, "segments", pair=True)
+    model = build_classifier(folder, KINDS[kind], labels, 1, False, "segments")
     padding = Padding.of(load_tokenizer(folder))
     fine_tune(model, KINDS[kind], padding, rows, protocol, Setting(12, 1e-3, 2), 1, quiet)
     return model
@@ -158,7 +153,7 @@ def test_only_the_used_rows_of_the_table_train_and_the_result_is_that_of_all(
 ) -> None:
     rows, protocol = sample(encoder), dataclasses.replace(SMALL, weight_decay=0.3)
     monkeypatch.setattr(fast_training, "precisions", lambda device: ("float32",))
-    before = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments", pair=True).state_dict()
+    before = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments").state_dict()
     plain = fine_tuned(encoder, rows, dataclasses.replace(protocol, precision="float32")).state_dict()
     monkeypatch.setattr(finetune.UsedRows, "restore", checked_restore)
     shrunk = fine_tuned(encoder, rows, protocol).state_dict()
@@ -176,7 +171,7 @@ RESTORE = fast_training.UsedRows.restore
 
 
 def test_the_master_weights_stay_float32_and_take_the_gradients_of_the_copy(encoder: Path) -> None:
-    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments", pair=True)
+    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments")
     copy, rows = WorkingCopy(model), sample(encoder)
     inputs = Batches(model, CLASSIFICATION, Padding.of(load_tokenizer(encoder)), rows).inputs(range(3))
     targets = torch.tensor(PAIRS.targets)
@@ -233,6 +228,7 @@ def test_cells_of_before_keep_their_fingerprint() -> None:
 def test_heads_follow_the_type_of_the_task() -> None:
     assert [task_type(GLUE[name]) for name in ("cola", "rte", "stsb")] == ["single", "pair", "number"]
     assert [SMALL.head_of(GLUE[name]) for name in ("cola", "rte", "stsb")] == ["mean", "segments", "segments"]
+    assert SMALL.head_of(dataclasses.replace(GLUE["stsb"], text=("sentence1",))) == "mean"
 
 
 def test_a_head_that_transformers_lacks_is_not_saved(encoder: Path, weather: Path, tmp_path: Path) -> None:

@@ -146,13 +146,7 @@ def _refuse_larger_than_weights(folder: Path, config: Any) -> None:
 
 
 def build_classifier(
-    folder: Path,
-    kind: Kind,
-    labels: Sequence[str],
-    seed: int,
-    untrained: bool,
-    head: str = "stock",
-    pair: bool = False,
+    folder: Path, kind: Kind, labels: Sequence[str], seed: int, untrained: bool, head: str = "stock"
 ) -> Any:
     """Return the encoder with a new head of that kind, in float32, with the dropout of its config.
 
@@ -160,7 +154,6 @@ def build_classifier(
 
     Args:
         head: a name of ``heads.HEADS``.
-        pair: the rows are two texts each.
 
     Raises:
         UserError: transformers has no such head for this encoder, or the weights are missing, torn or incomplete.
@@ -175,7 +168,7 @@ def build_classifier(
         else:
             encoder = load_model(folder, config)
         torch.manual_seed(seed)
-        return PooledClassifier(encoder, config, head, pair)
+        return PooledClassifier(encoder, config, head)
     with reading(folder, "model"):
         source = model_class(config, kind.head)
         if untrained:

@@ -32,15 +32,15 @@ def compared(first: Tensor, second: Tensor) -> list[Tensor]:
 class PooledClassifier(nn.Module):
     """An encoder with a float32 head of two layers on the mean of the states; ``head`` is a name of ``HEADS``.
 
-    For pairs, ``segments`` adds ``compared`` means over the tokens of each text.
+    ``segments``, a head for pairs, adds ``compared`` means over the tokens of each text.
     """
 
     base_model_prefix = "encoder"
 
-    def __init__(self, encoder: nn.Module, config: Any, head: str, pair: bool):
+    def __init__(self, encoder: nn.Module, config: Any, head: str):
         super().__init__()
         self.encoder, self.config = encoder, config
-        self.compares = pair and head == "segments"
+        self.compares = head == "segments"
         hidden_size = config.hidden_size
         self.dense = nn.Linear((5 if self.compares else 1) * hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size)

@@ -82,7 +82,7 @@ def encode_task(
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     length = max_sequence_length(config, tokenizer, protocol)
     kind = kind_of(data.task)
-    compares = protocol.head_of(data.task) == "segments" and len(data.task.text) == 2
+    compares = protocol.head_of(data.task) == "segments"
 
     def encoded(rows: LabelledRows) -> EncodedRows:
         found = kind.encode(tokenizer, rows, length, config.vocab_size)
@@ -246,8 +246,7 @@ def rounded(scored_rows: Mapping[str, np.ndarray]) -> dict[str, list[list[float]
 def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
     """Return the model of a job before fine-tuning, with the head that the protocol gives the task."""
     head, labels = job.protocol.head_of(job.task), rows.data.labels
-    pair = len(job.task.text) == 2
-    model = build_classifier(job.folder, kind_of(job.task), labels, job.seed, job.random, head, pair)
+    model = build_classifier(job.folder, kind_of(job.task), labels, job.seed, job.random, head)
     if head != "stock" and kind_of(job.task).numeric:
         with torch.no_grad():  # start at the mean of the training targets
             model.classifier.bias.fill_(float(np.mean(rows.train.targets)))
