@@ -50,7 +50,7 @@ def parts_of(kind: str) -> tuple[Any, dict[str, str]]:
     if kind == "crammed":
         from daybreak.models import modeling_crammed as ours
 
-        config = ours.CrammedConfig(**{**TINY, "num_hidden_layers": 12})
+        config = ours.CrammedConfig(**TINY)
         model = ours.CrammedForSequenceClassification(config)
         layers, embeddings, head = "model.blocks", ["model.embedding", "model.position"], ["pool", "classifier"]
     elif kind == "modernbert":

@@ -140,11 +140,10 @@ def test_soft_targets_are_made_once_for_all_models_of_the_same_rows(
     assert scores(overwrite=True) == first and len(made) == 2
 
 
-def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, kind: str = "classification") -> Any:
-    labels = () if kind == "regression" else ("a", "b")
-    model = build_classifier(folder, KINDS[kind], labels, 1, False, "segments")
+def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol) -> Any:
+    model = build_classifier(folder, CLASSIFICATION, ("a", "b"), 1, False, "segments")
     padding = Padding.of(load_tokenizer(folder))
-    fine_tune(model, KINDS[kind], padding, rows, protocol, Setting(12, 1e-3, 2), 1, quiet)
+    fine_tune(model, CLASSIFICATION, padding, rows, protocol, Setting(12, 1e-3, 2), 1, quiet)
     return model
 
 

@@ -265,13 +265,6 @@ class Stars(Regression):
     name: ClassVar[str] = "stars"
 
 
-class Nothing(Regression):
-    """Neither numeric nor one of several classes."""
-
-    name: ClassVar[str] = "nothing"
-    numeric = False
-
-
 def written(folder: Path, kind: str) -> Path:
     rows = "\n".join(f"{'good ' * (n % 4)}film,a{n} film,{n % 4}" for n in range(60))
     (folder / "rows.csv").write_text(f"text,other,stars\n{rows}\n")
@@ -293,8 +286,3 @@ def test_a_numeric_kind_is_regression(tmp_path: Path, monkeypatch: pytest.Monkey
         assert task_type(task) == "number" and PROTOCOLS["small"].head_of(task) == "segments" and rates_pairs(task)
         found[kind] = bag_of_words(kind_of(task), data, data.train)
     np.testing.assert_array_equal(found["stars"].scored_rows["dev"], found["regression"].scored_rows["dev"])
-
-
-def test_a_kind_that_the_bag_of_words_cannot_answer_has_none(tmp_path: Path) -> None:
-    data = load_task(read_task_file(written(tmp_path, "regression")))
-    assert bag_of_words(Nothing(), data, data.train) == WordScores({}, 0)
