@@ -109,9 +109,6 @@ def test_the_documented_example_is_read(folder: Path) -> None:
         (GOOD + 'format = "conll"', "format = 'conll'"),
         (GOOD.replace("train.tsv", "train.txt"), "format = 'txt'"),
         (GOOD + "header = 1", "header = 1. Write true or false."),
-        (GOOD + "symmetric = 1", "symmetric = 1. Write true or false."),
-        (GOOD + "symmetric = true", "not pairs of texts"),
-        (CHOICE + "symmetric = true", "the kind choice does not have"),
         (GOOD + 'name = "../up"', "the name '../up'"),
         (GOOD + r'name = "a\nb"', r"the name 'a\nb'"),
         (GOOD + 'name = "sci-cite"', "which a built-in task has"),
@@ -269,9 +266,7 @@ def written(folder: Path, kind: str) -> Path:
     rows = "\n".join(f"{'good ' * (n % 4)}film,a{n} film,{n % 4}" for n in range(60))
     (folder / "rows.csv").write_text(f"text,other,stars\n{rows}\n")
     path = folder / f"{kind}.toml"
-    path.write_text(
-        f'train = "rows.csv"\ntext = ["text", "other"]\nlabel = "stars"\nkind = "{kind}"\nsymmetric = true\n'
-    )
+    path.write_text(f'train = "rows.csv"\ntext = ["text", "other"]\nlabel = "stars"\nkind = "{kind}"\n')
     return path
 
 

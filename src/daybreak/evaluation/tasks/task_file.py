@@ -10,7 +10,6 @@ header  = true                    # default; false needs column numbers
 kind    = "classification"        # default; or "regression", "tokens", "choice", "qa"
 metric  = "accuracy"              # default: the kind's own; any that the kind has
 format  = "csv"                   # tsv, csv, jsonl or parquet; default: the ending of the train file
-symmetric = false                 # default; true if the order of the two texts has no meaning; no protocol uses it
 
 Multiple choice: each row has a context and its possible endings, and the label is the number of the right one.
 
@@ -47,9 +46,8 @@ from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
 from daybreak.evaluation.tasks.tables import FORMATS
 from daybreak.evaluation.tasks.task import Task
-from daybreak.evaluation.tasks.task_kind import Kind
 
-KEYS = ("name", "train", "dev", "test", "text", "choices", "label", "header", "metric", "kind", "format", "symmetric")
+KEYS = ("name", "train", "dev", "test", "text", "choices", "label", "header", "metric", "kind", "format")
 REQUIRED = ("train", "text", "label")
 SQUAD = {"text": ["question", "context"], "label": "answers"}
 KIND_FORMATS = {"tokens": ("conll",), "qa": ("squad", "jsonl", "parquet")}
@@ -71,7 +69,7 @@ def read_task_file(path: Path) -> Task:
     for key in REQUIRED:
         if key not in values:
             raise _unfit(path, f"lacks the key '{key}'.", f"Add it; {', '.join(REQUIRED)} are needed.")
-    task = Task(
+    return Task(
         name=_name(path, values),
         train=_file(path, values, "train"),
         dev=_file(path, values, "dev") if "dev" in values else None,
@@ -84,9 +82,6 @@ def read_task_file(path: Path) -> Task:
         header=_flag(path, values, "header", True),
         format=format,
     )
-    if _flag(path, values, "symmetric", False):
-        _check_symmetric(path, task, kind)
-    return task
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -155,13 +150,6 @@ def _flag(path: Path, values: dict[str, Any], key: str, default: bool) -> bool:
     if not isinstance(value, bool):
         raise _unfit(path, f"has {key} = {value!r}.", "Write true or false.")
     return value
-
-
-def _check_symmetric(path: Path, task: Task, kind: Kind) -> None:
-    if not (kind.numeric or kind.name == "classification"):
-        raise _unfit(path, f"has symmetric = true, which the kind {kind.name} does not have.", "Remove it.")
-    if len(task.text) != 2:
-        raise _unfit(path, "has symmetric = true, but its rows are not pairs of texts.", "Remove it.")
 
 
 def _choices(path: Path, values: dict[str, Any], kind: str) -> tuple[str | int, ...]:
