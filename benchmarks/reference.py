@@ -32,6 +32,7 @@ from daybreak.core.process import process_started
 from daybreak.core.serialization import to_dict
 from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
 from daybreak.evaluation.probes.context_use import measure_context_use
+from daybreak.evaluation.probes.retrieval import HELD_OUT_TOKENS
 from daybreak.models.layers import take
 from daybreak.models.modern import ModernEncoder
 from daybreak.pretraining.setup import heldout_validation
@@ -158,7 +159,7 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
         trainer.train()
     found = outcome(trainer.state.global_step, each, evaluate, asked, timer, model)
     heldout = shards.heldout
-    stream = heldout.read(0, min(4_000_000, len(heldout)))
+    stream = heldout.read(0, min(HELD_OUT_TOKENS, len(heldout)))
     context = measure_context_use(asked, stream, heldout.document_ends(), special=manifest.special, longest=length)
     found["context_use"] = None if context is None else to_dict(context)
     if chosen.save:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
 
+from daybreak.commands.prepare import prepare
 from daybreak.commands.probe import probe
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.shards import open_shards
+from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.evaluation.probes.retrieval import FEWEST, MOST_TOKENS, rank_passages
 from daybreak.schemas.probes import Probes
 
 
@@ -87,6 +94,56 @@ def test_masked_words_of_an_export_from_prepared_data_and_from_plain_text_agree(
     assert one.lengths == two.lengths and one.calibration == two.calibration
     assert (one.ranks_from, two.ranks_from, two.text) == ("training text", "this text", "heldout.txt")
     assert not (finished / "model" / "probes.json").exists()
+
+
+def test_search_is_measured_in_each_text_alone(
+    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(3)
+    words = "king dog river hill bread song tree stone bird light".split()
+
+    def write(name: str, count: int) -> list[str]:
+        # each text prefers words of its own, so that BM25 finds its passages more often than by chance
+        texts = [" ".join(chance.choices(chance.sample(words, 4), k=90 + number)) for number in range(count)]
+        (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        return texts
+
+    texts = {"many.jsonl": write("many.jsonl", 60), "other.jsonl": write("other.jsonl", 50)}
+    write("few.jsonl", FEWEST - 1)
+    files = [str(tmp_path / name) for name in (*texts, "few.jsonl")]
+    probes = probe(finished / "model", text=files, out=tmp_path / "out")
+    assert read_json(RunFolder(tmp_path / "out").probes, Probes) == probes
+    assert [(found.text, found.passages, found.examples) for found in probes.search] == [
+        ("many.jsonl", 60, []), ("other.jsonl", 50, []),
+    ]  # fmt: skip
+    assert "Search in many.jsonl, recall at 10 among 60 passages: bm25 " in capsys.readouterr().out
+    folder = finished / "model"
+    tokenizer, stock = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+
+    def embed(written: Sequence[str]) -> np.ndarray:
+        rows = (tokenizer(text, truncation=True, max_length=stock_length, return_tensors="pt") for text in written)
+        with torch.inference_mode():
+            means = torch.cat([stock(**row).last_hidden_state.mean(dim=1) for row in rows])
+        return torch.nn.functional.normalize(means, dim=1).numpy()
+
+    stock_length = min(MOST_TOKENS, stock.config.max_position_embeddings)
+    for found in probes.search:
+        expected = rank_passages(embed, texts[found.text])
+        assert expected is not None
+        for ours, theirs in zip(found.rankers, expected.rankers, strict=True):
+            assert ours.ranker == theirs.ranker and ours.scores == pytest.approx(theirs.scores, abs=1e-6)
+
+
+def test_search_in_prepared_data_is_that_of_its_documents(finished: Path, tmp_path: Path) -> None:
+    chance = random.Random(4)
+    words = "king dog river hill bread song tree stone bird light".split()
+    texts = [" ".join(chance.choices(chance.sample(words, 4), k=90)) for _ in range(3000)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    prepare([corpus], tmp_path / "data", tokenizer=Existing(folder=str(finished / "model")))
+    (found,) = probe(finished / "model", text=[str(tmp_path / "data")], out=tmp_path / "out").search
+    assert found.text == "held-out split of the prepared data" and found.passages >= FEWEST
+    assert found.of("bm25").scores["recall_10"] > 20 / found.passages  # twice what chance gives
 
 
 def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(

@@ -32,6 +32,7 @@ from daybreak.reporting import training
 from daybreak.reporting.compute import capacity, cost, flops_words, trained
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.schemas.changes import Change
+from daybreak.schemas.probes import Probes
 from daybreak.schemas.run import ContextUse, FillMask, RankerScore, Retrieval, RetrievalExample, Summary, VisibleContext
 from daybreak.schemas.tasks import TaskResult
 
@@ -132,6 +133,10 @@ def test_search_stands_beside_bm25(write_run, tmp_path):
     write_json(run.retrieval, Retrieval(passages=600, rankers=rankers, seconds=1.0, examples=[example]))
     text = words(report([run.path], tmp_path / "report.html").read_text())
     assert "87.2 84.2 to 90.2 yes" in text and "71.1 68.1 to 74.1 no" in text and "another passage" in text
+    other = Retrieval(text="papers.jsonl", passages=312, rankers=[ranker("bm25", 0.5, 0.0)], seconds=1.0)
+    write_json(run.probes, Probes(model_name="a", layer_count=2, seconds=1.0, search=[other]))
+    text = words(report([run.path], tmp_path / "probed.html").read_text())
+    assert "BM25 600 75.8 72.8 to 78.8" in text and "BM25 papers.jsonl 312 50.0 47.0 to 53.0" in text
     hidden = report([run.path], tmp_path / "hidden.html", text=False).read_text()
     assert "87.2" in hidden and "its passage" not in hidden
 

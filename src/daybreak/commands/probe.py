@@ -1,10 +1,10 @@
-"""Command ``probe``: measure the layers and the masked-word predictions of a model, without fine-tuning."""
+"""Command ``probe``: measure the layers, the masked-word predictions and the search of a model, without fine-tuning."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 from daybreak.schemas.probes import BucketScore, LayerProbe, MaskedWords, Probes, SimilarityProbe
+from daybreak.schemas.run import Retrieval
 
 if TYPE_CHECKING:
     from daybreak.evaluation.probes.frozen import FrozenModel
@@ -30,6 +31,9 @@ DEFAULT_TASKS = ("glue5",)
 """Tasks if only the folder of the task files is given."""
 LENGTH = 128
 """Most tokens of an example; fewer if the model takes fewer."""
+SEARCHED_CHARACTERS = 20_000_000
+"""Most characters of a text that are read for its passages."""
+DATA_NAME = "held-out split of the prepared data"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,8 @@ class ProbeOptions(TaskDirOptions):
     tasks: CommaSeparated = ()
     """Tasks that a linear model predicts from each layer. Defaults to glue5 if only --task-dir is given."""
     text: tuple[str, ...] = ()
-    """Held-out text, or one folder of prepared data. Defaults to the run's own."""
+    """Held-out text, or one folder of prepared data. Search is measured in each text alone. Defaults to the run's own
+    data."""
     rows: int = 2000
     """Largest number of training examples per task."""
     out: Path | None = None
@@ -64,7 +69,7 @@ def probe(
 
     For each classification or regression task, a linear model is fitted on the outputs of each layer. Tasks that rate
     pairs, such as STS-B, are also scored by the cosine of the two sentences, without training. On held-out text, tokens
-    are masked and predicted. The input is checked before the first measurement.
+    are masked and predicted, and passages are searched. The input is checked before the first measurement.
 
     The keywords are the options of ``daybreak probe``.
     """
@@ -84,22 +89,21 @@ def probe(
             f"There is nothing to probe '{model}' with.", "Give held-out text with --text, or tasks with --task-dir."
         )
     file = RunFolder(make_folder(out or source.usual)).probes
-    encoder = load_encoder(source.folder) if jobs else None
+    encoder = load_encoder(source.folder)
     masked = load_masked_model(source.folder) if text_source else None
     heldout = _held_out(masked, text_source) if masked and text_source else None
     if heldout is None:
         say("Masked words are not probed: there is no held-out text. Give some with --text.")
-    layer_probes = [_probe_task(encoder, job) for job in jobs] if encoder else []
-    similarity = [_probe_pairs(encoder, job) for job in jobs if rates_pairs(job.data.task)] if encoder else []
+    layer_probes = [_probe_task(encoder, job) for job in jobs]
+    similarity = [_probe_pairs(encoder, job) for job in jobs if rates_pairs(job.data.task)]
     words = _probe_words(masked, heldout) if masked and heldout else None
-    loaded = encoder or masked
-    assert loaded is not None
     probes = Probes(
         model_name=source.name,
-        layer_count=loaded.layers,
+        layer_count=encoder.layers,
         layer_probes=layer_probes,
         similarity=similarity,
         masked_words=words,
+        search=_probe_search(encoder, text_source) if text_source else [],
         seconds=round(time.monotonic() - started, 3),
     )
     write_json(file, probes)
@@ -164,7 +168,7 @@ def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
     if source.data is not None and not source.files:
         split = source.data.heldout
         ids = split.read(0, min(MOST_TOKENS, len(split))).astype("int64")
-        name = "held-out split of the prepared data"
+        name = DATA_NAME
     else:
         files = find_files(source.files)
         documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter())
@@ -197,6 +201,41 @@ def _probe_pairs(encoder: FrozenModel, job: _Job) -> SimilarityProbe:
         f"centred {_row([layer.centred for layer in found.layers])}; {found.pairs:,} pairs"
     )
     return found
+
+
+def _probe_search(encoder: FrozenModel, source: _TextSource) -> list[Retrieval]:
+    """Measure search in each text; texts with too few documents are left out."""
+    from daybreak.evaluation.probes.frozen import embeddings
+    from daybreak.evaluation.probes.retrieval import MOST_TOKENS, rank_passages, retrieval_line
+
+    length = min(MOST_TOKENS, encoder.length)
+    found = []
+    for name, texts in _documents(encoder, source):
+        with working(f"Search, {name}"):
+            measured = rank_passages(lambda texts: embeddings(encoder, texts, length), texts, name)
+        if measured:
+            say(retrieval_line(measured))
+            found.append(replace(measured, examples=[]))  # records contain no text
+    return found
+
+
+def _documents(encoder: FrozenModel, source: _TextSource) -> Iterator[tuple[str, list[str]]]:
+    """Yield each text's name and documents, at most SEARCHED_CHARACTERS of them."""
+    from daybreak.evaluation.probes.retrieval import HELD_OUT_TOKENS, document_texts
+
+    if source.data is not None and not source.files:
+        split = source.data.heldout
+        stream = split.read(0, min(HELD_OUT_TOKENS, len(split)))
+        yield DATA_NAME, document_texts(encoder.tokenizer, stream, split.document_ends(), source.data.manifest.special)
+    for each in source.files:
+        files = find_files([each])
+        found, characters = [], 0
+        for document in read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter()):
+            found.append(document.text)
+            characters += len(document.text)
+            if characters > SEARCHED_CHARACTERS:
+                break
+        yield Path(each).name, found
 
 
 def _row(scores: Sequence[float]) -> str:

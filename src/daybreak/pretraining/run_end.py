@@ -17,14 +17,14 @@ from daybreak.core.world import World
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.evaluation.probes.context_use import measure_context_use
 from daybreak.evaluation.probes.fill_mask import fill_mask
-from daybreak.evaluation.probes.retrieval import measure_retrieval
+from daybreak.evaluation.probes.retrieval import HELD_OUT_TOKENS, measure_retrieval, retrieval_line
 from daybreak.exporting.card import write_card
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import check_parity, verdict
 from daybreak.pretraining.setup import PretrainingJob, heldout_losses, sample_text
 from daybreak.recipe import smaller_than
 from daybreak.schemas.changes import MachineRecord, MachineUse
-from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Retrieval, Summary, ValidationRecord
+from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Summary, ValidationRecord
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Tick
 from daybreak.training.loop import save, validate
@@ -34,8 +34,6 @@ from daybreak.training.step import Training
 
 EXAMPLE_TOKENS = 200_000
 """Held-out tokens that are searched for fill-mask sentences."""
-CONTEXT_TOKENS = 4_000_000
-"""Held-out tokens from which the context-use measurement draws its spans."""
 CLEARLY = 0.05
 """Nats by which an interim validation must beat the final one on the same sequences for its checkpoint to be kept."""
 
@@ -84,7 +82,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
     stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
     special, longest = shards.manifest.special, recipe.model.longest
     write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=special, longest=longest))
-    stream = shards.heldout.read(0, min(CONTEXT_TOKENS, len(shards.heldout)))
+    stream = shards.heldout.read(0, min(HELD_OUT_TOKENS, len(shards.heldout)))
     context = measure_context_use(
         training.model, stream, shards.heldout.document_ends(), special=special, longest=longest
     )
@@ -116,12 +114,6 @@ def context_line(context: ContextUse) -> str:
         f"{losses}. Warning: the model does not compare segments yet, so results on sentence pairs will be near "
         "chance. Train longer; the recipes tiny, mini, small and base learn it earlier than others."
     )
-
-
-def retrieval_line(retrieval: Retrieval) -> str:
-    """One line with the recall of search in held-out documents, for the model and for BM25."""
-    recalls = ", ".join(f"{each.ranker} {100 * each.scores['recall_10']:.1f} %" for each in retrieval.rankers)
-    return f"Search in held-out text, recall at 10 among {retrieval.passages} passages: {recalls}."
 
 
 def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:

@@ -272,12 +272,13 @@ def context_use(runs: Sequence[RunRecords]) -> Block | None:
 
 
 def search(runs: Sequence[RunRecords], *, text: bool) -> Block | None:
-    """Retrieval of passages of held-out documents, beside BM25.
+    """Retrieval of passages of held-out documents, beside BM25: at the end of a run, and from ``daybreak probe``.
 
     Args:
         text: whether examples may be on the page.
     """
     measured = [(number, run.retrieval) for number, run in enumerate(runs) if run.retrieval]
+    measured += [(number, found) for number, probes in probed(runs) for found in probes.search]
     if not measured:
         return None
     rows = []
@@ -288,15 +289,18 @@ def search(runs: Sequence[RunRecords], *, text: bool) -> Block | None:
                 join(f"{100 * ranker.scores[metric]:.1f}", small(f"{100 * low:.1f} to {100 * high:.1f}"))
                 for metric, (low, high) in ranker.intervals.items()
             ]
-            rows.append([join(run_name(runs, number), f" {RANKERS[ranker.ranker]}"), *cells, better])
+            name = join(run_name(runs, number), f" {RANKERS[ranker.ranker]}")
+            name = join(name, small(found.text)) if found.text else name
+            rows.append([name, str(found.passages), *cells, better])
     first = measured[0][1]
     return section(
         "Search",
-        table(("Ranker", "MRR", "Recall at 1", "Recall at 10", "Above BM25"), rows),
+        table(("Ranker", "Passages", "MRR", "Recall at 1", "Recall at 10", "Above BM25"), rows),
         *([fold("Examples", *map(_search_example, first.examples))] if text and first.examples else []),
-        caption=f"Each of {first.passages} queries is 20 words of a held-out document, 5 words after the passage to "
-        "find. Scores times 100 with 95 % intervals over queries. BM25 needs no network. Dense: cosine of embeddings. "
-        "Hybrid: both. Above BM25: whether the interval of the difference in recall at 10 is above zero.",
+        caption="A query is 20 words of a held-out document, 5 words after the passage to find; there are as many "
+        "queries as passages. Scores times 100 with 95 % intervals over queries. BM25 needs no network. Dense: "
+        "cosine of embeddings. Hybrid: both. Above BM25: whether the interval of the difference in recall at 10 is "
+        "above zero.",
     )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from daybreak.schemas.run import Retrieval
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerScore:
@@ -147,4 +149,6 @@ class Probes:
     layer_probes: list[LayerProbe] = field(default_factory=list)
     similarity: list[SimilarityProbe] = field(default_factory=list)
     masked_words: MaskedWords | None = None
+    search: list[Retrieval] = field(default_factory=list)
+    """One for each text that has enough documents, without examples."""
     seconds: float

@@ -344,12 +344,14 @@ class RetrievalExample:
 class Retrieval:
     """Search in held-out documents without labels, see ``evaluation.probes.retrieval``."""
 
+    text: str = ""
+    """Name of the text, without paths; empty for the held-out split of the run's own data."""
     passages: int
     rankers: list[RankerScore]
     """bm25, dense, hybrid."""
     seconds: float
     examples: list[RetrievalExample] = field(default_factory=list)
-    """Held-out text; kept in RUN/retrieval.json, never in a record or a card."""
+    """Held-out text; kept in RUN/retrieval.json, never in probes.json, a record or a card."""
 
     def of(self, ranker: str) -> RankerScore:
         return next(each for each in self.rankers if each.ranker == ranker)

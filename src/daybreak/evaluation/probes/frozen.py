@@ -127,6 +127,15 @@ def pooled_states(
     return found
 
 
+def embeddings(frozen: FrozenModel, texts: Sequence[str], length: int) -> np.ndarray:
+    """Return unit vectors float32[N, D]: what the SentenceTransformer of an export computes.
+
+    The arguments are those of ``pooled_states``.
+    """
+    states: np.ndarray = pooled_states(frozen, texts, length)[-1]
+    return states / np.linalg.norm(states, axis=1, keepdims=True)
+
+
 def _equally_long(rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Yield every index once, in batches of about BATCH_TOKENS tokens with rows of equal length."""
     by_length: dict[int, list[int]] = defaultdict(list)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,11 @@ BATCH = 50
 MOST_TOKENS = 128
 RESAMPLES = 1_000
 SEED = 60_000_001
+HELD_OUT_TOKENS = 4_000_000
+"""Most tokens of held-out text that are read for its passages, and for the spans of ``context_use``."""
+
+Embed = Callable[[Sequence[str]], np.ndarray]
+"""Texts -> unit vectors float32[N, D]."""
 
 
 def measure_retrieval(
@@ -48,17 +54,32 @@ def measure_retrieval(
     ``context_use.measure_context_use``.
 
     Returns:
-        None if fewer than FEWEST documents are long enough, or the package bm25s is missing.
+        As ``rank_passages``.
+    """
+    length = min(MOST_TOKENS, longest or MOST_TOKENS)
+    return rank_passages(
+        lambda texts: embed_texts(model, tokenizer, texts, special=special, length=length),
+        document_texts(tokenizer, stream, document_ends, special),
+    )
+
+
+def rank_passages(embed: Embed, texts: Sequence[str], name: str = "") -> Retrieval | None:
+    """Rank the passages of ``texts`` for each query with BM25, with the embeddings, and with both together.
+
+    Args:
+        name: name of the texts in the result.
+
+    Returns:
+        None if fewer than FEWEST texts are long enough, or the package bm25s is missing.
     """
     if importlib.util.find_spec("bm25s") is None:
         return None
     started = time.monotonic()
-    pairs = passages_and_queries(_texts(tokenizer, stream, document_ends, special))
+    pairs = passages_and_queries(texts)
     if len(pairs) < FEWEST:
         return None
     passages, queries = [passage for passage, _ in pairs], [query for _, query in pairs]
-    length = min(MOST_TOKENS, longest or MOST_TOKENS)
-    found = embed_texts(model, tokenizer, [*passages, *queries], special=special, length=length)
+    found = embed([*passages, *queries])
     dense = (found[len(pairs) :] @ found[: len(pairs)].T).astype(np.float64)
     sparse = bm25_scores(passages, queries)
     scores = {"bm25": sparse, "dense": dense, "hybrid": standardised(sparse) + standardised(dense)}
@@ -66,6 +87,7 @@ def measure_retrieval(
     best = {name: each.argmax(axis=1) for name, each in scores.items()}
     shown = np.linspace(0, len(pairs) - 1, EXAMPLES).astype(int)
     return Retrieval(
+        text=name,
         passages=len(pairs),
         rankers=[ranker_score(name, ranks[name], ranks["bm25"]) for name in scores],
         examples=[
@@ -95,7 +117,13 @@ def passages_and_queries(texts: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _texts(tokenizer: Tokenizer, stream: np.ndarray, document_ends: np.ndarray, special: SpecialIds) -> list[str]:
+def document_texts(
+    tokenizer: Any, stream: np.ndarray, document_ends: np.ndarray, special: SpecialIds = SpecialIds()
+) -> list[str]:
+    """Return the text of each document in ``stream`` that is long enough for a passage and a query.
+
+    ``tokenizer`` is one of ``tokenizers`` or of transformers.
+    """
     starts, ends = document_bounds(stream, document_ends)
     fewest = PASSAGE_WORDS + GAP_WORDS + QUERY_WORDS  # a word has a token or more
     return [
@@ -114,6 +142,12 @@ def embed_texts(
     """
     encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return embed_ids(model, [encoding.ids[: length - 2] for encoding in encodings], special=special)
+
+
+def retrieval_line(found: Retrieval) -> str:
+    """One line with the recall of search, for the model and for BM25."""
+    recalls = ", ".join(f"{each.ranker} {100 * each.scores['recall_10']:.1f} %" for each in found.rankers)
+    return f"Search in {found.text or 'held-out text'}, recall at 10 among {found.passages} passages: {recalls}."
 
 
 def embed_ids(model: Encoder, texts: Sequence[Sequence[int]], *, special: SpecialIds = SpecialIds()) -> np.ndarray:
