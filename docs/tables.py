@@ -223,25 +223,41 @@ def beside_bert() -> str:
 
 
 def beside(time: str, records: dict[str, str]) -> str:
-    """Runs of one thread side by side: losses, and GLUE under the protocol ``small``."""
-    columns = []
-    for record in records.values():
-        summary = read(f"{record}/summary.json")
-        machine = read(f"{record}/environment.json")["device"].replace("(R)", "").removesuffix(" Processor")
-        results = {result["task"]: result for result in read(f"{record}/results.json")}
+    """Runs of one thread side by side: losses, and GLUE under the protocol ``small``.
+
+    Args:
+        records: name of the run -> folder of its record, or the JSON file of a run of ``benchmarks/reference.py`` with
+            its tasks in NAME-tasks.json.
+    """
+    columns, links = [], []
+    for name, record in records.items():
+        if record.endswith(".json"):
+            facts, results = reference(read(record)), read(record.replace(".json", "-tasks.json"))
+        else:
+            summary, device = read(f"{record}/summary.json"), read(f"{record}/environment.json")["device"]
+            facts = {"processor": device, "tokens read, millions": summary["tokens"], **losses(summary)}
+            results = read(f"{record}/results.json")
+        found = {result["task"]: result for result in results if result["protocol"] == "small"}
         columns.append(
             {
-                "processor": machine,
-                "tokens read, millions": f"{summary['tokens'] / 1e6:.1f}",
-                **losses(summary),
-                **{name: score(results[task]) for task, name in GLUE.items()},
-                **{f"{name}, both averaged": both(results[task]) for task, name in GLUE.items()},
+                **facts,
+                "processor": facts["processor"].replace("(R)", "").removesuffix(" Processor"),
+                "tokens read, millions": f"{facts['tokens read, millions'] / 1e6:.1f}",
+                **{name: score(found[task]) for task, name in GLUE.items()},
+                **{f"{name}, both averaged": both(found[task]) for task, name in GLUE.items()},
             }
         )
-    words = {name: bag_of_words(results[task]) for task, name in GLUE.items()}
-    links = [f"[{name}](../records/{record}/)" for name, record in records.items()]
+        links.append(f"[{name}](../records/{record}{'' if record.endswith('.json') else '/'})")
+    words = {name: bag_of_words(found[task]) for task, name in GLUE.items()}
     rows = [[name, *(column[name] for column in columns), words.get(name, "-")] for name in columns[0]]
     return table([f"after {time} of one thread", *links, "bag of words"], rows)
+
+
+def reference(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of a run of ``benchmarks/reference.py``, by their names in a table."""
+    end = run["curve"][-1]
+    summary = {"validation": end, "context_use": run["context_use"]}
+    return {"processor": run["machine"]["device"], "tokens read, millions": run["tokens"], **losses(summary)}
 
 
 def renewed(text: str) -> str:
