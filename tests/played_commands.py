@@ -149,6 +149,8 @@ def check_left(words: list[str], said: str) -> None:
             check_results(words, said)
         case "probe":
             assert (Path(words[1]) / "probes.json").is_file()
+        case "predict":
+            assert Path(value_of(words, "--out")).is_file() and "Predictions of " in said
         case "search":
             table = value_of(words, "--export")
             assert Path(table).is_file() if table else "holds " in said or " document " in said

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from daybreak.commands.evaluate import evaluate
     from daybreak.commands.export import export
+    from daybreak.commands.predict import predict
     from daybreak.commands.prepare import prepare
     from daybreak.commands.pretrain import pretrain
     from daybreak.commands.report import report
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__ = ["__version__", "evaluate", "export", "load_recipe", "prepare", "pretrain", "report", "search", "study"]
+__all__ = [
+    "__version__", "evaluate", "export", "load_recipe", "predict", "prepare", "pretrain", "report", "search", "study",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -135,6 +135,12 @@ def test_from_text_to_report_without_a_network(
     assert "is ready" in second.stdout and "is finished" in second.stdout
     assert [path.stat().st_mtime_ns for path in kept] == before
 
+    printed = " ".join(second.stdout.split())
+    saving = re.search(r"To save the classifier: daybreak (evaluate .* --save \S+)", printed)
+    assert saving and daybreak(*saving[1].split(), PYTHONPATH=environment["PYTHONPATH"]).returncode == 0
+    config = read_json(out / "classifier-day" / "config.json")
+    assert config["id2label"] == {"0": "day", "1": "night"} and (out / "classifier-day" / "heads.py").exists()
+
 
 def test_the_guard_guards(tmp_path: Path) -> None:
     """The test above would prove nothing with a guard that lets everything through."""

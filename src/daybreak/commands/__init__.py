@@ -12,6 +12,7 @@ COMMANDS = {
     "pretrain": "Train a model on prepared data and export it. The same command resumes.",
     "export": "Write the model of a run, or a published model, as a Hugging Face folder.",
     "evaluate": "Fine-tune a model on GLUE and your own tasks; writes results.json.",
+    "predict": "Label new rows with a saved classifier, averaged with the bag of words.",
     "init-task": "Write a task file for a table of labelled rows.",
     "probe": "Measure what the layers of a model encode, without fine-tuning; writes probes.json.",
     "search": "Search a run's own text with its model, with BM25, or with both.",

@@ -155,7 +155,7 @@ def evaluate(
         refuse_link_out(results_file.parent, RunFolder(results_file.parent).cells)
         read_results(results_file)
         if save is not None:
-            _check_stock(found, chosen)
+            _check_savable(found, chosen, source.folder)
         targets = _save_folders(found, save, results_file)
         weights = model_digest(source.folder, random=False)
         evaluations, parallel = _evaluations(
@@ -180,7 +180,8 @@ def evaluate(
             say(_line(result, each.data, new=each.remaining > 0))
             if target:
                 head = kind_of(each.data.task).head
-                say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...) loads it)")
+                code = "" if chosen.head_of(each.data.task) == "stock" else ", trust_remote_code=True"
+                say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...{code}) loads it)")
             results[result.task] = result
             predicted.append((each.data.task, runs))
         _conclude(source, results_file, list(results.values()))
@@ -307,12 +308,15 @@ def _submit(folder: Path, predicted: Sequence[tuple[Task, Sequence[FinetuningRun
     say(f"Submission: {folder / ARCHIVE}")
 
 
-def _check_stock(tasks: Sequence[Task], protocol: Protocol) -> None:
-    """Raise UserError unless transformers has a class for the head of each task, which saving needs."""
+def _check_savable(tasks: Sequence[Task], protocol: Protocol, folder: Path) -> None:
+    """Raise UserError if the classifier would need two kinds of code: the encoder's own, and that of its head."""
+    from daybreak.evaluation.finetuning.classifier import load_config
+    from daybreak.models.crammed import MODEL_TYPE
+
     for task in tasks:
-        if protocol.head_of(task) != "stock":
+        if protocol.head_of(task) != "stock" and load_config(folder).model_type == MODEL_TYPE:
             raise UserError(
-                f"Under the protocol {protocol.name}, {task.name} has a head without a class in transformers.",
+                f"A model of the crammed family cannot be saved with the head that {protocol.name} gives {task.name}.",
                 "Leave --save out, or choose --protocol quick.",
             )
 

@@ -255,6 +255,8 @@ def run(
     say(f"\n{opening(results, read_json(folder.summary, Summary).validation)}")
     say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
     say_link("Report  ", page)
+    if command := fine_tuning.saving(out):
+        say(f"To save the classifier: {command}")
     say(f"Total time: {duration(time.monotonic() - started)}.")
     if open_report:
         open_in_browser(page)
@@ -283,6 +285,15 @@ class FineTuning:
             f"{count} task{'s' if count > 1 else ''} with {each} seed{'s' if each > 1 else ''} each under the protocol "
             f"{self.protocol}, with and without pretraining"
         )
+
+    def saving(self, out: Path) -> str:
+        """Return the command that saves the fine-tuned model of the first task with a file; empty if there is none."""
+        own = [task for task in self.tasks if task.endswith(".toml")]
+        if not own:
+            return ""
+        seeds = f" --seeds {self.seeds}" if self.seeds else ""
+        folder = out / f"classifier-{Path(own[0]).stem}"
+        return f"daybreak evaluate {out} --tasks {own[0]} --protocol {self.protocol}{seeds} --save {folder}"
 
     def forecast(self, recipe: Recipe, data: Path) -> None:
         """Print before pretraining how long the evaluation takes, timed with random weights of the recipe's model.

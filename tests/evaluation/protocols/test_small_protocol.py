@@ -230,9 +230,57 @@ def test_heads_follow_the_type_of_the_task() -> None:
     assert SMALL.head_of(dataclasses.replace(GLUE["stsb"], text=("sentence1",))) == "mean"
 
 
-def test_a_head_that_transformers_lacks_is_not_saved(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="without a class in transformers"):
-        evaluate(encoder, [str(weather)], protocol="small", seeds=1, out=tmp_path, save=tmp_path / "kept")
+@pytest.mark.parametrize("kind", ["text", "pair", "number"])
+def test_transformers_loads_the_saved_classifier_with_its_code(
+    encoder: Path, write_task: WriteTask, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of stock transformers to the dev rows have the recorded scores, and no line of Daybreak's runs."""
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    words = [("sun warm", "rain cold dark"), ("the day was very bright", "it"), ("storm", "the beach today")]
+    pairs = [(*words[n % 3], "ab"[n % 2]) if n % 5 else (*words[n % 3][::-1], "ab"[n % 2]) for n in range(40)]
+    rows: dict[str, list[tuple[str, ...]]] = {
+        "text": [(f"{first} {second}", label) for first, second, label in pairs],
+        "pair": pairs,
+        "number": [(first, second, str(len(first) % 5)) for first, second, _ in pairs],
+    }
+    task = write_task(rows[kind], rows[kind][:16], 'kind = "regression"' if kind == "number" else "", name=kind)
+    saved = tmp_path / "saved"
+    (result,) = evaluate(
+        encoder, [str(task)], protocol="distilled", rate=1e-2, seeds=1, out=tmp_path / "out", save=saved, workers=1
+    )
+    code = sorted(path.name for path in saved.glob("*.py"))
+    assert code == ["heads.py", "modeling_classifier.py"]
+    assert not any("daybreak" in line for name in code for line in imports(saved / name))
+    classes = transformers.AutoModelForSequenceClassification, transformers.AutoTokenizer
+    model, tokenizer = (each.from_pretrained(saved, trust_remote_code=True) for each in classes)
+    assert type(model).__module__.startswith("transformers_modules.") and not model.training
+    data = load_task(read_task_file(task))
+    with torch.inference_mode():
+        logits = [model(**tokenizer(*texts, return_tensors="pt")).logits[0].numpy() for texts in data.dev.texts]
+        padded = model(**tokenizer(*zip(*data.dev.texts), padding=True, return_tensors="pt")).logits.numpy()
+    assert np.stack(logits) == pytest.approx(padded, abs=1e-4)
+    kinds = KINDS["regression" if kind == "number" else "classification"]
+    table = kinds.evaluate(EncodedRows({}, data.dev.targets, [], data.dev), logits, data.labels)
+    found = kinds.score(table, data.labels)
+    assert {name: values[0] for name, values in result.scores.items()} == pytest.approx(found, abs=1e-4)
+    if kind != "number":
+        assert model.config.id2label == {0: "a", 1: "b"}
+        classify = transformers.pipeline("text-classification", str(saved), trust_remote_code=True)
+        texts = dict(zip(("text", "text_pair"), data.dev.texts[0]))
+        answer = classify(texts)
+        assert (answer if isinstance(answer, dict) else answer[0])["label"] == "ab"[logits[0].argmax()]
+
+
+def imports(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))]
+
+
+def test_a_crammed_model_is_not_saved_with_a_head_that_has_code_too(
+    write_crammed: Callable[..., Path], weather: Path, tmp_path: Path
+) -> None:
+    crammed = write_crammed(tmp_path / "model")
+    with pytest.raises(UserError, match="crammed family cannot be saved with the head that small gives weather"):
+        evaluate(crammed, [str(weather)], protocol="small", seeds=1, out=tmp_path, save=tmp_path / "kept")
 
 
 def test_no_dev_row_is_read_before_training_ends(

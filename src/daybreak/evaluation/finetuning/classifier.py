@@ -90,11 +90,14 @@ def _is_ours(folder: Path) -> bool:
 
 def load_tokenizer(folder: Path) -> Any:
     """Load the tokenizer of a model folder."""
-    from transformers import AutoTokenizer
-
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")):
         raise UserError(f"'{folder}' holds no tokenizer.", "Put the model's tokenizer.json into that folder.")
-    config = load_config(folder) if _is_ours(folder) else None
+    return _tokenizer(folder, load_config(folder) if _is_ours(folder) else None)
+
+
+def _tokenizer(folder: Path, config: Any) -> Any:
+    from transformers import AutoTokenizer
+
     with reading(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
@@ -254,6 +257,50 @@ def parameter_count(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 4
 
 
+def load_classifier(folder: Path) -> tuple[Any, Any]:
+    """Load the model and the tokenizer that ``save_classifier`` wrote; code in the folder never runs.
+
+    Raises:
+        UserError: the folder holds none.
+    """
+    from daybreak.evaluation.finetuning.modeling_classifier import Classifier, ClassifierConfig
+
+    found = _config_json(folder)
+    if not isinstance(found.get("fine_tuning"), dict):
+        raise UserError(
+            f"'{folder}' holds no classifier saved by this version.", "Save one with daybreak evaluate --save."
+        )
+    if found.get("model_type") == ClassifierConfig.model_type:
+        config, source = ClassifierConfig.from_pretrained(folder, local_files_only=True), Classifier
+    else:
+        config, source = load_config(folder), model_class(load_config(folder), "ForSequenceClassification")
+    with reading(folder, "classifier"):
+        model, report = _read_weights(folder, source, config)
+    _check_complete(folder, report["missing_keys"], "the classifier")
+    return model.eval(), _tokenizer(folder, config)
+
+
+def _with_own_code(model: PooledClassifier, tokenizer: Any) -> Any:
+    """Return the same classifier as a model that transformers loads with its code."""
+    from daybreak.evaluation.finetuning.modeling_classifier import Classifier, ClassifierConfig
+
+    config = model.config
+    described = ClassifierConfig(
+        encoder=config.to_dict(),
+        pooling=model.head,
+        id2label=config.id2label,
+        label2id=config.label2id,
+        problem_type=config.problem_type,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    described.fine_tuning = config.fine_tuning
+    found = Classifier(described)
+    found.pooled.load_state_dict(model.state_dict())
+    return found.eval()
+
+
 def check_save_folder(folder: Path) -> None:
     """Check that a folder is empty or holds an earlier saved classifier."""
     if not folder.exists():
@@ -266,8 +313,17 @@ def check_save_folder(folder: Path) -> None:
         raise UserError(f"'{folder}' is not empty and holds no saved classifier.", "Choose another folder with --save.")
 
 
-def save_classifier(model: Any, source: Path, folder: Path) -> None:
-    """Write the model and its tokenizer as a stock folder, atomically."""
+def save_classifier(
+    model: Any, source: Path, folder: Path, *, length: int = 128, most_train_rows: int | None = None
+) -> None:
+    """Write the model and its tokenizer as a Hugging Face folder, atomically.
+
+    A stock head needs no code. For one of Daybreak's own, the folder contains its code (``modeling_classifier``). The
+    keywords stand in config.json for ``daybreak predict``.
+    """
+    model.config.fine_tuning = {"length": length, "most_train_rows": most_train_rows}
+    if isinstance(model, PooledClassifier):
+        model = _with_own_code(model, load_tokenizer(source))
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:

@@ -39,10 +39,9 @@ class PooledClassifier(nn.Module):
 
     def __init__(self, encoder: nn.Module, config: Any, head: str):
         super().__init__()
-        self.encoder, self.config = encoder, config
-        self.compares = head == "segments"
+        self.encoder, self.config, self.head = encoder, config, head
         hidden_size = config.hidden_size
-        self.dense = nn.Linear((5 if self.compares else 1) * hidden_size, hidden_size)
+        self.dense = nn.Linear((5 if head == "segments" else 1) * hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size)
         self.drop = nn.Dropout(0.0)
         self.classifier = nn.Linear(hidden_size, config.num_labels)
@@ -61,7 +60,7 @@ class PooledClassifier(nn.Module):
         types = {} if token_type_ids is None or not self._takes_types else {"token_type_ids": token_type_ids}
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)[0].float()
         features = [masked_mean(states, attention_mask > 0)]
-        if self.compares:
+        if self.head == "segments":
             assert segments is not None
             features += compared(masked_mean(states, segments == 1), masked_mean(states, segments == 2))
         hidden = self.norm(functional.gelu(self.dense(torch.cat(features, dim=-1))))

@@ -221,7 +221,8 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
         seconds=time.monotonic() - started,
     )
     if job.keep is not None:
-        save_classifier(model, job.folder, job.keep)
+        length = max_sequence_length(load_config(job.folder), load_tokenizer(job.folder), job.protocol)
+        save_classifier(model, job.folder, job.keep, length=length, most_train_rows=job.protocol.train_rows)
     if replace(job, keep=None).finished() is not None:
         return run  # repeated only to save its model: results refer to the file on disk
     job.file.parent.mkdir(parents=True, exist_ok=True)

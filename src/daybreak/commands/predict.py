@@ -1,0 +1,122 @@
+"""Command ``predict``: label new rows with a saved classifier, averaged with the bag of words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tyro.conf import Positional
+
+from daybreak.commands.options import keywords, parse
+from daybreak.core.errors import UserError
+from daybreak.core.files import write_text
+from daybreak.core.terminal import say, working
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Each option except ``classifier``, ``rows`` and ``task`` is a keyword of ``predict``."""
+
+    classifier: Positional[Path]
+    """Folder written by daybreak evaluate --save."""
+    rows: Positional[Path]
+    """Rows to label: .csv, .tsv, .jsonl or .parquet with the text columns of the task."""
+    task: Path
+    """Task file (.toml) that the classifier was fine-tuned on."""
+    out: Path = Path("predictions.csv")
+    """File of the predictions, in the order of the rows."""
+    bag_of_words: bool = True
+    """Average the predictions with those of the bag of words, which is fitted on the same training rows."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = keywords(parse(PredictOptions, "predict", arguments))
+    predict(options.pop("classifier"), options.pop("rows"), options.pop("task"), **options)
+
+
+def predict(
+    classifier: Path | str,
+    rows: Path | str,
+    task: Path | str,
+    *,
+    out: Path | str = "predictions.csv",
+    bag_of_words: bool = True,
+) -> list[dict[str, Any]]:
+    """Predict the label or the number of each row, and write the predictions as a table.
+
+    The mean of both predictions is what results call *averaged with the bag of words*.
+
+    The keywords are the options of ``daybreak predict``.
+
+    Returns:
+        One dictionary for each row: ``label`` and its ``probability``, or ``prediction`` for a task of numbers.
+
+    Raises:
+        UserError: the classifier was saved for another task, or the kind of the task has other answers.
+    """
+    from daybreak.evaluation.baselines.bag_of_words import bag_of_words as fit_and_evaluate
+    from daybreak.evaluation.finetuning.classifier import load_classifier
+    from daybreak.evaluation.finetuning.finetune import predict as outputs_of
+    from daybreak.evaluation.finetuning.jobs import training_subset
+    from daybreak.evaluation.tasks.batches import Padding
+    from daybreak.evaluation.tasks.kinds import kind_of, load_task
+    from daybreak.evaluation.tasks.tables import FORMATS, read_table
+    from daybreak.evaluation.tasks.task import LabelledRows
+    from daybreak.evaluation.tasks.task_file import read_task_file
+    from daybreak.training.hardware.probe import choose_device
+
+    folder, path, file = Path(classifier), Path(rows), Path(out)
+    described = read_task_file(Path(task))
+    kind = kind_of(described)
+    if kind.head != "ForSequenceClassification":
+        raise UserError(
+            f"The kind of the task is {kind.name}, which predict does not support.",
+            f"Use the folder with transformers.AutoModel{kind.head}.",
+        )
+    if path.suffix.lstrip(".") not in FORMATS:
+        raise UserError(f"'{path}' is not a table.", f"Give a file that ends in one of: .{', .'.join(FORMATS)}.")
+    data = load_task(described)
+    model, tokenizer = load_classifier(folder)
+    model.to(choose_device())
+    names = () if kind.numeric else tuple(model.config.id2label[number] for number in sorted(model.config.id2label))
+    if names != data.labels or kind.numeric != (model.config.problem_type == "regression"):
+        raise UserError(
+            f"The classifier in '{folder}' was not fine-tuned on the task '{described.name}'.",
+            "Name its own task file with --task.",
+        )
+    cells = read_table(path, described.text, format=path.suffix.lstrip("."), header=described.header, whole=True)
+    unlabelled = LabelledRows(cells.rows, [0] * len(cells.rows))
+    facts = model.config.fine_tuning
+    encoded = kind.encode(tokenizer, unlabelled, facts["length"], len(tokenizer))
+    with working("Predicting"):
+        found = kind.evaluate(encoded, outputs_of(model, kind, Padding.of(tokenizer), encoded), data.labels)
+        if bag_of_words:
+            asked = replace(data, dev=unlabelled, test=None, mismatched=None)
+            words = fit_and_evaluate(kind, asked, training_subset(data.train, facts["most_train_rows"]))
+            both = kind.mean_prediction(found, words.scored_rows["dev"], data.labels)
+            assert both is not None
+            found = both
+    columns = dict(zip(kind.columns, found.T))
+    if kind.numeric:
+        predictions = [{"prediction": round(value, 4)} for value in columns["answer"].tolist()]
+        summary = f"mean {math.fsum(columns['answer']) / len(found):.3f}"
+    else:
+        answers = [data.labels[int(answer)] for answer in columns["answer"]]
+        predictions = [
+            {"label": label, "probability": round(confidence, 4)}
+            for label, confidence in zip(answers, columns["confidence"].tolist())
+        ]
+        summary = ", ".join(f"{label} {count:,}" for label, count in Counter(answers).most_common(10))
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(predictions[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(predictions)
+    write_text(file, table.getvalue())
+    say(f"Predictions of {len(predictions):,} rows: {file} ({summary}).")
+    return predictions
