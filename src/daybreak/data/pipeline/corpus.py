@@ -150,6 +150,7 @@ class Corpus:
         return with_sentences(found) if self.split_sentences else found
 
     def _read(self, part: Part, skips: Skips, byte_counter: ByteCounter) -> Iterator[Document]:
+        read = FileRange(part.file, skips, byte_counter, part.start, part.stop)
         if part.file.form == TOKENS:
-            return read_tokens(FileRange(part.file, skips, byte_counter, part.start, part.stop), self.tokenizer)
-        return read_file(part.file, self.rule, self.text_field, skips, byte_counter, part.start, part.stop)
+            return read_tokens(read, self.tokenizer)
+        return read_file(read, self.rule, self.text_field)

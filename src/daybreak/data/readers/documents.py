@@ -109,33 +109,24 @@ def read_documents(
         UserError: a file is binary, damaged, or has too many bad lines; records lack ``text_field``.
     """
     for file in files:
-        yield from read_file(file, rule, text_field, skips, byte_counter)
+        yield from read_file(FileRange(file, skips, byte_counter), rule, text_field)
 
 
-def read_file(
-    file: InputFile,
-    rule: DocumentRule,
-    text_field: str,
-    skips: Skips,
-    byte_counter: ByteCounter,
-    start: int = 0,
-    stop: int | None = None,
-) -> Iterator[Document]:
-    """Yield the documents of one file, or of the part of it from ``start`` to ``stop`` (see ``parts``).
+def read_file(part: FileRange, rule: DocumentRule, text_field: str) -> Iterator[Document]:
+    """Yield the documents of one file or of a part of it.
 
     Raises:
-        UserError: see ``read_documents``. ``skips.evaluate`` checks the bad lines of a part.
+        UserError: see ``read_documents``. ``Skips.evaluate`` checks the bad lines of a part.
     """
-    own = Skips()
-    part = FileRange(file, own, byte_counter, start, stop)
+    own = replace(part, skips=Skips())  # merged at the end, because numbers of lines count from the part's beginning
     try:
-        if file.form == TEXT:
-            yield from _text(part, rule)
+        if part.file.form == TEXT:
+            yield from _text(own, rule)
         else:
-            texts = _READERS[file.form](part, text_field)
-            yield from (Document(text, file.given) for text in texts)
+            texts = _READERS[part.file.form](own, text_field)
+            yield from (Document(text, part.file.given) for text in texts)
     finally:
-        skips.merge(own)
+        part.skips.merge(own.skips)
 
 
 _READERS: dict[str, Callable[[FileRange, str], Iterator[str]]] = {
