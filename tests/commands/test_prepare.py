@@ -531,6 +531,10 @@ def test_the_account_adds_up(records: Path, tmp_path: Path) -> None:
     assert report.tokens == len(shards.train) + len(shards.heldout)
     assert report.scripts == {"Latin": 1.0} and report.tokenizer is not None
     assert report.sources[0].documents == 660 and report.sources[0].kept_documents == 599
+    only_reported = dataclasses.replace(asked, remove_evaluation=False)
+    prepare([records], tmp_path / "all", tokenizer=SMALL, preprocessing=only_reported, workers=1)
+    report = read_json(tmp_path / "all" / "corpus.json", CorpusReport)
+    assert report.documents == 600 and report.contamination == [dataclasses.replace(contamination, removed=False)]
 
 
 def test_another_evaluation_text_is_another_preparation(records: Path, tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
 from daybreak.data.filters import contamination
-from daybreak.data.filters.contamination import REASON, RUN, SHORTEST, EvaluationText, EvaluationTexts
-from daybreak.data.filters.filter import Context
+from daybreak.data.filters.contamination import RUN, SHORTEST, EvaluationTexts
 from daybreak.data.filters.words import bare_words
 
 WORDS = [f"{first}{second}" for first in "ba ke mi no tu ra li".split() for second in "lo sa ne di mu ta po ri".split()]
@@ -121,15 +120,6 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "rte.parquet").write_bytes(b"PAR1\x15\0" + " ".join(WORDS[:20]).encode() + b"\nPAR1")
     with pytest.raises(UserError, match=r"rte.parquet' is binary, not text \(line 1\)"):
         EvaluationTexts.read([tmp_path / "rte.parquet"])
-
-
-def test_the_step_removes_only_where_asked(tmp_path: Path) -> None:
-    item = sentence(random.Random(7), 20)
-    (tmp_path / "test.txt").write_text(item)
-    keep, drop = (EvaluationText(paths=(str(tmp_path / "test.txt"),), remove=remove) for remove in (False, True))
-    assert keep.open(Context())(item) is None
-    evaluate = pickle.loads(pickle.dumps(drop)).open(Context())
-    assert (evaluate(item), evaluate("nothing of it")) == (REASON, None)
 
 
 def test_an_index_is_the_same_in_every_process(tmp_path: Path) -> None:

@@ -46,11 +46,11 @@ def test_a_preset_drops_what_it_dropped() -> None:
 
 
 def test_every_step_is_plain_data_that_says_what_it_is_for() -> None:
-    others = (Language(model="m.bin", languages=("en",)), EvaluationText(paths=("a.tsv", "b.tsv"), remove=True))
+    others = (Language(model="m.bin", languages=("en",)), EvaluationText(paths=("a.tsv", "b.tsv")))
     for step in (*(step for steps in PRESETS.values() for step in steps), *others):
         assert pickle.loads(pickle.dumps(step)) == step == from_dict(Filter, to_dict(step))
         assert "\n" not in step.why() and len(step.why()) > 20
-        assert isinstance(step, DocumentFilter) != isinstance(step, NearDuplicates)
+        assert isinstance(step, DocumentFilter) != isinstance(step, NearDuplicates | EvaluationText)
         assert step.passes == (step.name == "Compressibility")
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from daybreak.core.errors import UserError, reason
-from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
+from daybreak.data.filters.filter import Filter
 from daybreak.data.filters.words import bare_words
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import COMPRESSIONS, RECORDS, TEXT, InputFile, read_lines
@@ -229,14 +229,13 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationText(DocumentFilter):
-    """Reports the documents that contain evaluation text, and drops them with ``remove``.
+class EvaluationText(Filter):
+    """Reports the documents that contain evaluation text; the first pass drops them if it is told to.
 
     Memory: 16 bytes per run of 13 words of the evaluation texts, and their distinct words.
     """
 
     paths: tuple[str, ...]
-    remove: bool = False
 
     def why(self) -> str:
         return f"evaluation text in the corpus: runs of {RUN} words (Brown et al. 2020, appendix C)"
@@ -244,7 +243,3 @@ class EvaluationText(DocumentFilter):
     def index(self) -> EvaluationTexts:
         """Read the evaluation texts."""
         return EvaluationTexts.read(self.paths)
-
-    def open(self, context: Context) -> FilterFunction:
-        texts = self.index()
-        return lambda text: REASON if self.remove and texts.find(text) else None

@@ -67,14 +67,14 @@ class Preprocessing:
 
     def check_sources(self, given: Sequence[str], owners: set[str]) -> None:
         """Check that each number of a mixture refers to one input, of which files are left in ``owners``."""
-        if not self.epochs and not self.weights:
+        if not self.mixes:
             return
         for place, one in enumerate(given):
             if one in given[:place] or one not in owners:
                 raise UserError(f"All of '{one}' is in other inputs too.", "Name each text once to mix sources.")
 
     def all_filters(self) -> tuple[Filter, ...]:
-        """Return all filters in order; document filters come first. Each call reads the user's filter file."""
+        """Return all filters in order: of documents, evaluation text, of the corpus. Reads the user's filter file."""
         if bool(self.languages) != bool(self.language_model):
             raise UserError(
                 "Language filtering needs a model and languages.",
@@ -89,12 +89,11 @@ class Preprocessing:
                 replace(step, tokenizer=self.filter_tokenizer) if isinstance(step, Compressibility) else step
                 for step in found
             ]
-        document_filters: list[Filter] = [step for step in found if isinstance(step, DocumentFilter)]
+        document_filters = [step for step in found if isinstance(step, DocumentFilter)]
         corpus_filters = [step for step in found if not isinstance(step, DocumentFilter)]
-        document_filters += custom_filters(self.filters) if self.filters else ()
-        if self.evaluation:
-            document_filters.append(EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
-        return (*document_filters, *corpus_filters)
+        own = custom_filters(self.filters) if self.filters else ()
+        evaluation = [EvaluationText(paths=self.evaluation)] if self.evaluation else []
+        return (*document_filters, *own, *evaluation, *corpus_filters)
 
     def identity(self, filters: Sequence[Filter]) -> Any:
         """Return a plain value that identifies this preprocessing and ``all_filters``, with the files that it names."""
