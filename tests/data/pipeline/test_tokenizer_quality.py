@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -18,7 +17,6 @@ from daybreak.data.pipeline.tokenizer_quality import (
 )
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import SPECIAL_TOKENS, WordPiece
-from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.schemas.corpus import TokenizerQuality
 
 
@@ -98,11 +96,6 @@ def test_advice(texts: list[str], config: WordPiece | ByteBPE, monkeypatch: pyte
     monkeypatch.setattr(module, "BODY", 10**5)
     wide = advise(texts, heldout, config, sizes)
     assert wide.recommended == 400 and "does not pay for their cost" in wide.why
-
-
-def test_advice_needs_a_vocabulary_that_is_to_be_made(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has a fixed vocabulary size"):
-        advise(["a"], ["a"], Existing(folder=str(tmp_path)))
 
 
 def test_examples_are_counted_and_scaled() -> None:

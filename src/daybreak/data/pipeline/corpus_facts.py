@@ -15,7 +15,7 @@ from daybreak.data.pipeline.encoding import DENSITIES
 from daybreak.data.pipeline.first_pass import EXAMPLES, Facts, FirstPass, Reason, near_copies
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.tokenizer_quality import advise, measure_quality, some_of
-from daybreak.data.tokenizers.tokenizer import TokenizerConfig
+from daybreak.data.tokenizers.tokenizer_making import TokenizerConfig, TrainedTokenizer
 from daybreak.schemas.corpus import (
     Contamination,
     CorpusReport,
@@ -147,11 +147,11 @@ def finished(
         density: documents by tokens per character, between the edges ``encoding.DENSITIES``.
         epochs: by source.
         quality: result of ``quality_on``.
-        advice_for: recommend a size for this tokenizer.
+        advice_for: recommend a size for this tokenizer, which is to be trained; None for no advice.
         tokens: total of all shards.
     """
     advice = None
-    if advice_for and (texts := some_of(first_pass.heldout_sample, QUALITY_CHARACTERS)):
+    if isinstance(advice_for, TrainedTokenizer) and (texts := some_of(first_pass.heldout_sample, QUALITY_CHARACTERS)):
         advice = advise(first_pass.sample, texts, advice_for, characters=report.characters)
     return replace(
         report,

@@ -16,7 +16,7 @@ from daybreak.data.filters.deduplication import document_key
 from daybreak.data.filters.scripts import folded_wrongly
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizers.tokenizer import vocabulary_size
-from daybreak.data.tokenizers.tokenizer_making import TokenizerConfig, TrainedTokenizer
+from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.schemas.corpus import TokenizerQuality, VocabularyAdvice
 
 SIZES = (4096, 8192, 16384, 32768, 65536)
@@ -138,7 +138,7 @@ def compute_cost(quality: TokenizerQuality) -> float:
 def advise(
     train_texts: Iterable[str],
     heldout_texts: Iterable[str],
-    config: TokenizerConfig,
+    config: TrainedTokenizer,
     sizes: Sequence[int] = SIZES,
     *,
     characters: int = 0,
@@ -160,8 +160,6 @@ def advise(
         sizes: candidates.
         characters: size of the whole training text, by which examples are scaled; 0 if ``train_texts`` is all of it.
     """
-    if not isinstance(config, TrainedTokenizer):
-        raise UserError("An imported tokenizer has a fixed vocabulary size.", "Leave --advise out.")
     train, heldout = some_of(train_texts, TRAIN_CHARACTERS), some_of(heldout_texts, HELDOUT_CHARACTERS)
     scale = max(1.0, characters / max(1, sum(map(len, train))))
     words = Counter(itertools.chain.from_iterable(map(str.split, train)))
