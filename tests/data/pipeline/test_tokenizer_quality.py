@@ -4,16 +4,18 @@ import random
 from collections import Counter
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from daybreak.core.errors import UserError
 from daybreak.data.pipeline import tokenizer_quality as module
 from daybreak.data.pipeline.tokenizer_quality import (
+    accented_fraction,
     advise,
     first_characters,
     learnable_fraction,
     measure_quality,
     some_of,
+    warn_of_folding,
 )
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import SPECIAL_TOKENS, WordPiece
@@ -118,3 +120,28 @@ def test_a_part_of_the_texts_is_of_all_of_them() -> None:
     assert 3_000 < sum(map(len, found)) <= 4_000
     assert 0.4 < sum(text.startswith("suomea") for text in found) / len(found) < 0.6
     assert some_of(texts, 10**9) == texts and some_of([], 5) == [] and some_of(["x" * 50], 5) == ["xxxxx"]
+
+
+# ---------------------------------------------------------------- accents that a tokenizer would remove
+
+
+FRENCH = (
+    "L'\u00e9t\u00e9 dernier, nous avons visit\u00e9 la for\u00eat et le ch\u00e2teau pr\u00e8s de la rivi\u00e8re."
+)
+ENGLISH = "Last summer we saw the forest and the castle near the river. " * 9 + "The caf\u00e9 is new."
+
+
+def test_the_fraction_is_that_of_the_letters() -> None:
+    assert accented_fraction(["\u00e9a b", "cd"]) == pytest.approx(1 / 5)
+    assert accented_fraction(["123 \u4e2d"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "cased", "warned"), [(FRENCH, False, True), (FRENCH, True, False), (ENGLISH, False, False)]
+)
+def test_who_is_warned(text: str, cased: bool, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased, strip_accents=not cased)
+    warn_of_folding(tokenizer, Counter({"Latin": 60}), [text])
+    said = capsys.readouterr().out
+    assert ("letters have accents" in said and "--tokenizer.cased" in said) == warned
