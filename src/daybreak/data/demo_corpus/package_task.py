@@ -99,16 +99,16 @@ def _rows(texts: Texts, mask: Mask, excluded: set[str], count: int) -> list[tupl
             # A sentence that occurs in two packages has no label.
             candidates[sentence] = label if candidates.get(sentence, label) == label else ""
     fraction = count // max(1, len(texts))
-    by_label: dict[str, dict[str, None]] = {label: {} for label in texts}
+    by_label: dict[str, list[str]] = {label: [] for label in texts}
     for sentence in sorted((s for s in candidates if _is_row(s) and s not in excluded), key=text_hash):
         rows = by_label.get(candidates[sentence])
         if rows is not None and len(rows) < fraction:
             masked = mask(sentence)
             if _is_row(masked) and masked not in excluded:
                 excluded.add(masked)
-                rows[masked] = None
+                rows.append(masked)
     fraction = min(map(len, by_label.values()), default=0)
-    drawn = [(text, label) for label, rows in by_label.items() for text in list(rows)[:fraction]]
+    drawn = [(text, label) for label, rows in by_label.items() for text in rows[:fraction]]
     return sorted(drawn, key=lambda row: text_hash(row[0]))
 
 

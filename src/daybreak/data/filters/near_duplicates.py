@@ -197,7 +197,5 @@ def near_duplicates(folder: Path) -> np.ndarray:
             numbers.append(own[rows[:, 0]])
     cluster, number = np.concatenate(names), np.concatenate(numbers)
     order = np.lexsort((number, cluster))
-    cluster, number = cluster[order], number[order]
-    first = np.ones(len(cluster), bool)
-    first[1:] = cluster[1:] != cluster[:-1]
-    return np.sort(number[~first])
+    _, smallest = np.unique(cluster[order], return_index=True)
+    return np.sort(np.delete(number[order], smallest))

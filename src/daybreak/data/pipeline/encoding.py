@@ -192,7 +192,7 @@ def _encode(job: EncodingJob, work: Path, byte_counter: ByteCounter, number: int
 def _batches(job: EncodingJob, byte_counter: ByteCounter, number: int) -> Iterator[list[OutputDocument]]:
     """Yield the kept documents of a part in batches of a few megabytes."""
     first, stop = job.offsets[number : number + 2]
-    assignments = np.memmap(job.assignments, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
+    assignments = np.fromfile(job.assignments, np.uint8, stop - first, offset=first)
     batch: list[OutputDocument] = []
     size = read = 0
     documents = kept_documents(job.first_pass[number]) or job.corpus.documents(number, Skips(), byte_counter)

@@ -50,7 +50,6 @@ SHOWN_TOKENS, SHOWN_INPUTS = 60, 3
 class TokenFile:
     """A .ds file with its index and metadata."""
 
-    name: str
     ids: np.ndarray
     """uint16 or uint32 [tokens], on disk."""
     ends: np.ndarray
@@ -127,7 +126,7 @@ def open_tokens(file: InputFile) -> TokenFile:
         raise UserError(f"'{file.name}' has tokens of {width} bytes.", "Give files with tokens of 2 or 4 bytes.")
     if size != width * tokens:
         raise _damaged(file.name, f"its size is {size:,} bytes, but its index has {tokens:,} tokens of {width} bytes")
-    return TokenFile(file.name, _map(file.path, np.dtype(f"<u{width}")), ends, made_with)
+    return TokenFile(_map(file.path, np.dtype(f"<u{width}")), ends, made_with)
 
 
 def _damaged(name: str, why: str) -> UserError:
@@ -196,14 +195,14 @@ def pieces(file: TokenFile, decoder: Decoder, part: FileRange) -> Iterator[tuple
         for low in range(part.start, stop, INDEX_BLOCK):
             ends = file.ends[low : min(stop, low + INDEX_BLOCK)].astype(np.int64)
             if (np.diff(ends, prepend=place) < 0).any() or ends[-1] > len(file.ids):
-                raise _damaged(file.name, "its index does not ascend")
+                raise _damaged(part.file.name, "its index does not ascend")
             for number, end in enumerate(ends.tolist(), low + 1):
                 if (first := place) == end:
                     yield number, file.ids[:0]
                 while place < end:
                     size = min(end - place, LARGEST_TOKENS)
                     ids = np.frombuffer(stream.read(size * file.ids.itemsize), file.ids.dtype)
-                    _check(ids, size, file.name, decoder)
+                    _check(ids, size, part.file.name, decoder)
                     if place == first and len(ids) and int(ids[0]) in begins:
                         ids = ids[1:]
                     place += size
