@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -95,16 +94,6 @@ def find_text(
     return Text(name=name, corpus=corpus, identity=identity_of(files, list(map(str, inputs)), **settings))
 
 
-class _Samples(Iterable[str]):
-    """The samples of all sources in order; can be iterated several times."""
-
-    def __init__(self, samples: Sequence[Iterable[str]]):
-        self._samples = samples
-
-    def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._samples)
-
-
 def make_texts(
     texts: Sequence[Text],
     preprocessings: Sequence[str],
@@ -125,9 +114,10 @@ def make_texts(
     readers = [SourceReader(text.name, text.corpus, work / text.name, workers) for text in texts]
     found = [reader.first_pass() for reader in readers]
     held = np.concatenate([held_keys(one) for one in found])
-    samples = _Samples([one.sample for one in found])
     with working("Making the tokenizer"):
-        tokenizer = fill_once(work / "tokenizer", lambda to: config.make(samples, to))
+        tokenizer = fill_once(
+            work / "tokenizer", lambda to: config.make([text for one in found for text in one.sample], to)
+        )
     step = Compressibility(tokenizer=str(tokenizer), threshold=threshold)
     prepared: list[PreprocessedText] = []
     for reader, one in zip(readers, found):
