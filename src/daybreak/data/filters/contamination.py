@@ -24,7 +24,7 @@ from daybreak.core.errors import UserError, reason
 from daybreak.data.filters.filter import Filter
 from daybreak.data.filters.words import bare_words
 from daybreak.data.readers.cleaning import clean
-from daybreak.data.readers.inputs import COMPRESSIONS, RECORDS, TEXT, InputFile, read_lines
+from daybreak.data.readers.inputs import RECORDS, TEXT, InputFile, read_lines, suffixes
 from daybreak.data.readers.text_pieces import LONGEST_PIECE, cut_at_whitespace
 
 RUN, SHORTEST = 13, 8
@@ -190,9 +190,7 @@ class EvaluationTexts:
 
 def _items(given: str) -> Iterator[str]:
     path = Path(os.path.expanduser(given))
-    stem, suffix = os.path.splitext(path.name.lower())
-    compression = suffix if suffix in COMPRESSIONS else ""
-    kind = os.path.splitext(stem)[1] if compression else suffix
+    kind, compression = suffixes(path.name)
     try:
         facts = path.stat()
     except OSError as error:

@@ -166,10 +166,15 @@ def _resolve(given: str) -> list[_Found]:
     return usable
 
 
-def _describe(path: str, given: str, named: bool = False) -> _Found | None:
+def suffixes(path: str) -> tuple[str, str]:
+    """Return the suffix in lower case that tells the form of a file, and the one of its compression or ""."""
     stem, suffix = os.path.splitext(path.lower())
-    compression = suffix if suffix in COMPRESSIONS else ""
-    form = FORMS.get(os.path.splitext(stem)[1] if compression else suffix)
+    return (os.path.splitext(stem)[1], suffix) if suffix in COMPRESSIONS else (suffix, "")
+
+
+def _describe(path: str, given: str, named: bool = False) -> _Found | None:
+    suffix, compression = suffixes(path)
+    form = FORMS.get(suffix)
     if form is None or (form in (PARQUET, TOKENS) and compression):
         return None
     try:

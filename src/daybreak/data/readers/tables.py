@@ -11,7 +11,6 @@ import csv
 import json
 import re
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import UserError, reason
@@ -20,7 +19,7 @@ from daybreak.core.serialization import nearest
 from daybreak.data.readers import hub
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.file_range import BadLines, FileRange
-from daybreak.data.readers.inputs import CHUNK, LONGEST_LINE, TABLE, InputFile, open_file
+from daybreak.data.readers.inputs import CHUNK, LONGEST_LINE, TABLE, InputFile, open_file, suffixes
 
 LARGEST_ROW = 16 << 20
 """Characters of a .csv or .tsv row, including all lines of quoted cells. A longer row is malformed."""
@@ -202,8 +201,7 @@ def _is_quoted(lines: list[str], delimiter: str) -> bool:
 
 def _delimiter(file: InputFile, field: str) -> str:
     """Return the delimiter with which the header contains the column, else the default of the file type."""
-    name = file.path.name.lower().removesuffix(file.compression)
-    marks = _DELIMITERS[Path(name).suffix]
+    marks = _DELIMITERS[suffixes(file.path.name)[0]]
     with open_file(file) as stream:
         head = stream.readline(CHUNK).decode("utf-8-sig", "replace")
     for mark in marks:
