@@ -43,11 +43,6 @@ class BadLines:
     problem: str = ""
     """What is wrong with the first bad line."""
 
-    def add(self, number: int, problem: str = "", lines: int = 1) -> None:
-        if not self.bad:
-            self.first, self.problem = number, problem
-        self.bad += lines
-
     def merge(self, later: BadLines) -> BadLines:
         """Return the counts of this part and the following one together."""
         first, problem = (self.first, self.problem) if self.bad else (self.lines + later.first, later.problem)
@@ -139,7 +134,9 @@ class FileRange:
         return f"line {number}" + (f" after byte {self.start:,}" if self.start else "")
 
     def bad_line(self, bad: BadLines, number: int, problem: str = "", lines: int = 1) -> None:
-        bad.add(number, problem, lines)
+        if not bad.bad:
+            bad.first, bad.problem = number, problem
+        bad.bad += lines
         self.skips.add(f"{bad.kind} {bad.unit}s", bad.name, bad.unit, number, lines)
 
     def settle(self, bad: BadLines) -> None:
