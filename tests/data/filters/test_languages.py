@@ -58,7 +58,6 @@ def test_an_uncased_one_folds_capitals_and_dots_away_and_a_cased_one_does_not(te
     assert "".join(pieces(cased, "l\u00e4\u00e4k\u00e4ri")) == "l\u00e4\u00e4k\u00e4ri"
     assert any("\u00e4" in piece for piece in cased.get_vocab())
     assert not any("\u00e4" in piece for piece in uncased.get_vocab())
-    assert "lose" in (WordPiece.__doc__ or "") or not WordPiece().cased
     small = ByteBPE(vocabulary=2000, cased=False).train(texts["finnish"])
     assert pieces(small, "\u00c4ITI L\u00d6YT\u00c4\u00c4") == pieces(small, "\u00e4iti l\u00f6yt\u00e4\u00e4")
     assert pieces(small, "\u00e4iti") != pieces(small, "aiti")

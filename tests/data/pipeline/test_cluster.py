@@ -10,6 +10,7 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from datatrove.executor import LocalPipelineExecutor
@@ -34,24 +35,6 @@ from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.workers import WorkerLost, write_task
 
 
-class Done:
-    """A job whose tasks were done when it was made."""
-
-    name = "This machine"
-
-    def begin(self) -> None:
-        pass
-
-    def running(self) -> bool:
-        return False
-
-    def state(self) -> str:
-        return ""
-
-    def end(self, patience: float) -> bool:
-        return True
-
-
 class Backwards(LocalPipelineExecutor):
     """datatrove's for one machine, the last task first."""
 
@@ -59,10 +42,13 @@ class Backwards(LocalPipelineExecutor):
         return list(reversed(super().get_incomplete_ranks(*rest, **more)))
 
 
-def done_here(folder: Path) -> Done:
+def done_here(folder: Path) -> SimpleNamespace:
+    """Do all tasks; return a job that has ended."""
     with contextlib.suppress(WorkerLost):  # it is in the folder
         Backwards([Parts(folder)], tasks=read_plan(folder).tasks, workers=1, logging_dir=str(folder)).run()
-    return Done()
+    return SimpleNamespace(
+        name="This machine", begin=lambda: None, running=lambda: False, state=lambda: "", end=lambda patience: True
+    )
 
 
 @pytest.fixture

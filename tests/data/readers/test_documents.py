@@ -119,12 +119,6 @@ def test_text_in_another_encoding_is_refused(tmp_path: Path, rule: str) -> None:
         read(tmp_path / "t.txt", rule)
 
 
-def test_a_binary_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_bytes(b"\x7fELF\x02\x01\x00\x00 and so on\n")
-    with pytest.raises(UserError, match="is binary"):
-        read(tmp_path / "t.txt", "line")
-
-
 def test_documents_are_cut_into_chunks_and_the_rest_is_counted() -> None:
     text = " ".join(f"word{number:03d}" for number in range(300))  # 2399 characters
     whole, short, long = "w " * 450 + "w", "w" * 199, "w" * 1001

@@ -135,7 +135,7 @@ def test_time_grows_with_the_page_only(pattern: str) -> None:
         (b"\xef\xbb\xbfcaf\xc3\xa9", "caf\u00e9"),
         ("caf\u00e9".encode("utf-16"), "caf\u00e9"),
         (b'<meta charset="ISO-8859-1">caf\xe9 \x93q\x94', '<meta charset="ISO-8859-1">caf\u00e9 \u201cq\u201d'),
-        (b"<META content='text/html; charset=windows-1251'>\xe4\xe0"[:51], None),
+        (b"<META content='; charset=windows-1251'>\xe4\xe0", "<META content='; charset=windows-1251'>\u0434\u0430"),
         (b"<meta charset=rot13>abc", "<meta charset=rot13>abc"),
         (b"<meta charset=idna>abc", "<meta charset=idna>abc"),
         (b"<meta charset=nonsense>caf\xc3\xa9", "<meta charset=nonsense>caf\u00e9"),
@@ -145,10 +145,7 @@ def test_time_grows_with_the_page_only(pattern: str) -> None:
     ],
 )
 def test_encodings(raw: bytes, text: str | None) -> None:
-    if raw.startswith(b"<META"):
-        assert (decode_page(raw) or "").endswith("\u0434\u0430")
-    else:
-        assert decode_page(raw) == text
+    assert decode_page(raw) == text
 
 
 def test_files_that_are_no_pages_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
