@@ -39,10 +39,6 @@ _SPARE_BITS = 4
 """Bits by which the bitmap of hashes is larger than their number, so that at most 1 in 16 of its bits is set."""
 
 
-def _word_key(word: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(word, digest_size=8).digest(), "little")
-
-
 @functools.cache
 def _powers() -> tuple[np.ndarray, np.ndarray]:
     """Powers of _BASE and of its inverse, modulo 2**64: uint64[MOST_WORDS + 1] each."""
@@ -146,7 +142,7 @@ class EvaluationTexts:
     def _learn(self, words: list[bytes]) -> np.ndarray:
         for word in words:
             if word not in self._keys:
-                self._keys[word] = _word_key(word)
+                self._keys[word] = int.from_bytes(hashlib.blake2b(word, digest_size=8).digest(), "little")
         return np.array([self._keys[word] for word in words], np.uint64)
 
     @classmethod
