@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_texts import write_tokens
+from small_texts import small_text, write_tokens
 
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
@@ -28,18 +28,12 @@ from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import CLS, PAD, SEP, WordPiece, load_tokenizer
 from daybreak.data.tokenizers.tokenizer_import import Existing
 
-WORDS = "the a of river stone valley walks sings under over quiet bright morning and then because it's 7".split()
-
-
-def babble(rng: random.Random) -> str:
-    return " ".join(rng.choices(WORDS, k=rng.randrange(5, 40))) + "."
-
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     """400 documents, a tenth of them copies."""
     rng = random.Random(3)
-    own = [babble(rng) for _ in range(360)]
+    own = [small_text(rng, rng.randrange(2, 5)) for _ in range(360)]
     return own + own[:40]
 
 
@@ -210,18 +204,12 @@ def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
     ("damage", "message"),
     [
         (lambda path: Path(f"{path}.index").unlink(), "has no index .'t.ds.index'., which marks its"),
-        (
-            lambda path: path.write_bytes(path.read_bytes()[:-3]),
-            "its size is 57 bytes, but its index has 30",
-        ),
+        (lambda path: path.write_bytes(path.read_bytes()[:-3]), "its size is 57 bytes, but its index has 30"),
         (lambda path: Path(f"{path}.index").write_bytes(b"123"), "is damaged: its index is truncated"),
         (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 20, 9, 30)), "its index does not ascend"),
         (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 1, 99, 30)), "its index does not ascend"),
         (lambda path: Path(f"{path}.metadata").write_text("theirs|8\n30"), "has tokens of 8 bytes"),
-        (
-            lambda path: Path(f"{path}.metadata").write_text("theirs|4\n30"),
-            "its size is 60 bytes, but its index",
-        ),
+        (lambda path: Path(f"{path}.metadata").write_text("theirs|4\n30"), "its size is 60 bytes, but its index"),
     ],
 )
 def test_damaged_files(tokenizer: Path, tmp_path: Path, damage: object, message: str) -> None:
