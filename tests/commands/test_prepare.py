@@ -245,14 +245,11 @@ def peak_bytes(text: Path, out: Path) -> int:
 
 
 def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
-    write_large(tmp_path / "small.txt", 14)
-    write_large(tmp_path / "large.txt", 34)
+    for name, copies in (("small", 14), ("large", 34)):
+        write_large(tmp_path / f"{name}.txt", copies)
     grown = (tmp_path / "large.txt").stat().st_size - (tmp_path / "small.txt").stat().st_size
     assert grown > 18 << 20
-    small, large = (
-        peak_bytes(tmp_path / "small.txt", tmp_path / "a"),
-        peak_bytes(tmp_path / "large.txt", tmp_path / "b"),
-    )
+    small, large = (peak_bytes(tmp_path / f"{name}.txt", tmp_path / name) for name in ("small", "large"))
     assert large - small < grown / 2
 
 
@@ -562,13 +559,7 @@ def test_small_files_are_read_together_and_inputs_apart(tmp_path: Path) -> None:
             (tmp_path / folder / f"{number:03d}.txt").write_text("word " * (size // 5))
     files = find_files([tmp_path / "a", tmp_path / "b"])
     parts = bundled(files, choose_rule(files, "file"), 10_000)
-    assert [[part.file.path.name for part in bundle][-1] for bundle in parts] == [
-        "002.txt",
-        "005.txt",
-        "006.txt",
-        "039.txt",
-        "040.txt",
-    ]
+    assert [bundle[-1].file.path.stem for bundle in parts] == ["002", "005", "006", "039", "040"]
     assert [part.file for bundle in parts for part in bundle] == files
     lines = bundled(files, choose_rule(files, "line"), 10_000)
     assert len(lines) == 6 and [part.start for part in lines[-1]] == [10_000]  # the big one is cut
@@ -592,12 +583,8 @@ def test_every_form_of_text_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_sample_without_held_out_text_leaves_quality_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large corpus of books the sample may hold none; hours of work must not be lost for that."""
     monkeypatch.setattr(corpus_facts, "some_of", lambda texts, characters: [])
-    prepare(
-        [write_records(tmp_path / "a.jsonl")],
-        tmp_path / "data",
-        tokenizer=SMALL,
-        preprocessing=Preprocessing(advise=True),
-    )
+    text, asked = write_records(tmp_path / "a.jsonl"), Preprocessing(advise=True)
+    prepare([text], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
     assert report.tokenizer is None and report.advice is None
     assert "Tokenizer" in write_corpus_page(tmp_path / "data", tmp_path / "page.html").read_text()

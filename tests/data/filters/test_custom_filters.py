@@ -86,7 +86,7 @@ def test_own_steps_stand_behind_the_case_and_before_what_looks_at_all_documents(
 
 def test_the_identity_of_a_preprocessing_without_own_filters_is_what_it_was() -> None:
     plain, beside = Preprocessing().identity(())
-    assert "steps" not in plain and beside == []
+    assert "filters" not in plain and beside == []
 
 
 @pytest.mark.parametrize(

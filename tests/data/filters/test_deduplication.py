@@ -93,7 +93,5 @@ def test_the_split_does_not_depend_on_how_many_are_added_at_once(power: int, rng
     with tempfile.TemporaryDirectory() as folder:
         one = decide(texts, Path(folder) / "a", at_once=10**power)
         other = decide(texts, Path(folder) / "b")
-    assert one.assignments.tolist() == other.assignments.tolist() and (one.train, one.heldout) == (
-        other.train,
-        other.heldout,
-    )
+    assert one.assignments.tolist() == other.assignments.tolist()
+    assert (one.train, one.heldout) == (other.train, other.heldout)

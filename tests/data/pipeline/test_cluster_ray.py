@@ -49,14 +49,9 @@ def test_ray_prepares_the_same(
     assert contents(tmp_path / "data") == as_here and left_over(tmp_path) == []
     told = "".join(capfd.readouterr())
     assert "Ray: " in told and "datatrove" not in told and "Executor" not in told, told
+    failing = failing_step(tmp_path)
     with pytest.raises(UserError, match=r"failing\.py' failed on document 1 of"):
-        prepare(
-            [records],
-            tmp_path / "other",
-            tokenizer=SMALL,
-            preprocessing=failing_step(tmp_path),
-            workers=Cluster("ray", 2),
-        )
+        prepare([records], tmp_path / "other", tokenizer=SMALL, preprocessing=failing, workers=Cluster("ray", 2))
 
 
 def test_its_tasks_end_with_who_waits_and_the_same_command_goes_on(
