@@ -54,7 +54,7 @@ def script_fractions(text: str) -> Counter[str]:
     return Counter({name: int(count) for name, count in zip(NAMES, counts) if name and count})
 
 
-def folded_wrongly(fractions: Counter[str], least: float = 0.01) -> list[str]:
-    """Return the scripts of FOLDED_WRONGLY that have at least the fraction ``least`` of the letters."""
-    total = sum(fractions.values())
-    return [name for name, count in fractions.most_common() if name in FOLDED_WRONGLY and count >= least * total]
+def folded_wrongly(fractions: Counter[str]) -> list[str]:
+    """Return the scripts of FOLDED_WRONGLY that have at least 1 % of the letters, the most frequent first."""
+    least = 0.01 * fractions.total()
+    return [name for name, count in fractions.most_common() if name in FOLDED_WRONGLY and count >= least]

@@ -81,9 +81,7 @@ def shrink(folders: Sequence[Path], limit: int = SAMPLE_BYTES) -> None:
     least = max((layer + 1 for layer, gone in enumerate(dropped) if gone), default=0)
     lowest, size, on_disk = LAYERS - 1, 0, 0
     for layer in reversed(range(least, LAYERS)):
-        heads = np.concatenate(
-            [np.fromfile(_files(folder, layer)[0], HEAD) for folder in folders] or [np.zeros(0, HEAD)]
-        )
+        heads = np.concatenate([np.fromfile(_files(folder, layer)[0], HEAD) for folder in folders])
         sizes = heads["size"].astype(np.int64) + HEAD.itemsize
         size += int(sizes[np.unique(heads["key"], return_index=True)[1]].sum())
         on_disk += int(sizes.sum())

@@ -29,10 +29,10 @@ BATCH = 256
 
 
 def measure_quality(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerQuality:
-    """Measure ``tokenizer`` on held-out text. Words are separated by whitespace, so Chinese or Thai has long words.
+    """Measure ``tokenizer`` on held-out text of at least one word.
 
-    Tokens are counted on the whole text. Whole and unknown words are counted on each word with a space before it.
-    Memory grows with the number of different words.
+    Words are separated by whitespace, so Chinese or Thai has long words. Tokens are counted on the whole text. Whole
+    and unknown words are counted on each word with a space before it. Memory grows with the number of different words.
     """
     name = getattr(tokenizer.model, "unk_token", None)
     unknown = tokenizer.token_to_id(name) if name else None
@@ -44,8 +44,6 @@ def measure_quality(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerQual
         for ids in _ids(tokenizer, list(cut_at_whitespace(text))):
             tokens += len(ids)
             unknown_tokens += ids.count(unknown) if unknown is not None else 0
-    if not words:
-        raise UserError("There is no held-out text to measure the tokenizer on.", "Give more text.")
     if not tokens:
         raise UserError(
             "The tokenizer removes all characters of the held-out text.",
