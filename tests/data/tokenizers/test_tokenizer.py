@@ -123,6 +123,7 @@ def test_rare_characters_stay_out_of_the_alphabet() -> None:
 
 def test_case_and_accents(tokenizer: Tokenizer, texts: list[str]) -> None:
     assert tokenizer.encode("CAF\u00c9").ids == tokenizer.encode("cafe").ids
+    assert not any("\u00e9" in piece for piece in tokenizer.get_vocab())
     cased = WordPiece(vocabulary=900, cased=True).train(texts)
     assert cased.encode("Caf\u00e9").tokens == ["[CLS]", "Caf\u00e9", "[SEP]"]
 
