@@ -21,8 +21,7 @@ from daybreak.schemas.corpus import TokenizerQuality, VocabularyAdvice
 
 SIZES = (4096, 8192, 16384, 32768, 65536)
 TRAIN_CHARACTERS = 4_000_000
-HELDOUT_CHARACTERS = 1_000_000
-"""Maximum text used for a recommendation."""
+"""Maximum training text used for a recommendation."""
 EXAMPLES, LEARNABLE = 100, 0.95
 """A vocabulary is learnable if this fraction of its merges has this many examples (Gowda and May 2020, section 5)."""
 BATCH = 256
@@ -135,7 +134,7 @@ def compute_cost(quality: TokenizerQuality) -> float:
 
 def advise(
     train_texts: Iterable[str],
-    heldout_texts: Iterable[str],
+    heldout_texts: Sequence[str],
     config: TrainedTokenizer,
     sizes: Sequence[int] = SIZES,
     *,
@@ -158,7 +157,7 @@ def advise(
         sizes: candidates.
         characters: size of the whole training text, by which examples are scaled; 0 if ``train_texts`` is all of it.
     """
-    train, heldout = some_of(train_texts, TRAIN_CHARACTERS), some_of(heldout_texts, HELDOUT_CHARACTERS)
+    train = some_of(train_texts, TRAIN_CHARACTERS)
     scale = max(1.0, characters / max(1, sum(map(len, train))))
     words = Counter(itertools.chain.from_iterable(map(str.split, train)))
     found: list[TokenizerQuality] = []
@@ -166,7 +165,7 @@ def advise(
     for tokenizer in config.train_sizes(train, sorted(sizes)):
         if found and vocabulary_size(tokenizer) == found[-1].vocabulary:
             break  # the text has no more merges
-        found.append(measure_quality(tokenizer, heldout))
+        found.append(measure_quality(tokenizer, heldout_texts))
         if learnable_fraction(tokenizer, words, scale) >= LEARNABLE:
             able.append(found[-1])
     best = min(able, key=compute_cost) if able else found[0]
