@@ -90,7 +90,8 @@ def test_a_run_is_recorded_with_its_evidence_and_nothing_else(
     assert (found.verified.first, found.verified.last) == (16, 40)
     assert found.verified.weights[-1] == "the exported model"
     assert found.void == "nobody watched the load"
-    assert found.data.known and found.data.tokenizer == read_json(data / "manifest.json")["tokenizer"]
+    assert found.data.train and found.data.heldout
+    assert found.data.tokenizer == read_json(data / "manifest.json")["tokenizer"]
     assert of_its_files(folder)
     copied = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert copied == [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -54,10 +54,6 @@ class DataIdentity:
     """Names of the first few, without paths; data.json has all."""
 
     @property
-    def known(self) -> bool:
-        return bool(self.train and self.heldout)
-
-    @property
     def key(self) -> tuple[str, str, str]:
         return self.tokenizer, self.train, self.heldout
 

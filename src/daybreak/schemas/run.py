@@ -353,9 +353,6 @@ class Retrieval:
     examples: list[RetrievalExample] = field(default_factory=list)
     """Held-out text; kept in RUN/retrieval.json, never in probes.json, a record or a card."""
 
-    def of(self, ranker: str) -> RankerScore:
-        return next(each for each in self.rankers if each.ranker == ranker)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
