@@ -14,7 +14,7 @@ from daybreak.core.budget import Budget
 from daybreak.core.encoder import EncoderConfig
 from daybreak.core.errors import UserError
 from daybreak.core.recipe_file import read_recipe_file, without_extras
-from daybreak.core.serialization import Component, UnknownKind, fingerprint, from_dict, nearest, to_dict
+from daybreak.core.serialization import Component, UnknownKind, fingerprint, flat, from_dict, nearest, to_dict
 from daybreak.core.user_code import import_file, read_code
 from daybreak.data.sequences import views as _views
 from daybreak.data.sequences.sampler import SequencesConfig, StreamRows
@@ -386,17 +386,8 @@ def _own_kinds(value: Any) -> Iterator[str]:
 
 def first_difference(left: Recipe, right: Recipe) -> str | None:
     """The dotted name of the first field in which two recipes differ, or None."""
-    return _difference(to_dict(left), to_dict(right), "")
-
-
-def _difference(left: Any, right: Any, path: str) -> str | None:
-    if isinstance(left, dict) and isinstance(right, dict):
-        for key in [*left, *(set(right) - set(left))]:
-            different = _difference(left.get(key), right.get(key), f"{path}.{key}" if path else key)
-            if different:
-                return different
-        return None
-    return None if left == right else path
+    ours, theirs = dict(flat(to_dict(left))), dict(flat(to_dict(right)))
+    return next((name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)), None)
 
 
 def _from_json(path: Path) -> Recipe:
