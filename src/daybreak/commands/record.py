@@ -25,7 +25,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import study_text
-from daybreak.schemas.records import RECORD_FILE, VERIFIED_STEPS, Record
+from daybreak.schemas.records import RECORD_FILE, VERIFIED_STEPS
 from daybreak.schemas.run import Decisions
 from daybreak.schemas.studies import STUDY_FILE, Study
 from daybreak.studies.cell_runner import slug
@@ -62,7 +62,7 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
         UserError: the run is not finished, off its budget, refused by the parity check, or its steps differ when
             repeated; the name is taken or invalid.
     """
-    from daybreak.recipe import load_recipe
+    from daybreak.recipe import FAMILY, load_recipe
     from daybreak.studies.record_writer import (
         commit_of,
         describe,
@@ -77,8 +77,8 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     folder, data = RunFolder(run), data or run / "data"
     refuse_unfit(folder)
     files, draft = evidence(folder), describe(folder)
-    target = out / f"{draft.date}-{_record_name(name, draft)}"
-    _refuse_existing(target)
+    recipe = draft.recipe.removeprefix(FAMILY)
+    target = _new_record(out, draft.date, name, slug(f"{recipe}-{draft.budget}-seed-{draft.seed}"))
     text = fingerprints(
         load_recipe(run), open_shards(data), data, first=read_json(folder.decisions, Decisions).first_heldout
     )
@@ -103,10 +103,8 @@ def _record_study(folder: Path, out: Path, name: str) -> Path:
     found: Study = read_json(folder / STUDY_FILE, Study)
     if not found.finished:
         raise UserError(f"The study in '{folder}' is not finished.", "Finish it with the same command first.")
-    default = f"study-{slug(folder.resolve().name)}"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    target = out / f"{today}-{_checked(name) if name else default}"
-    _refuse_existing(target)
+    target = _new_record(out, today, name, f"study-{slug(folder.resolve().name)}")
     make_folder(out)
     with _new_folder(target) as new:
         write_json(new / STUDY_FILE, found)
@@ -115,17 +113,13 @@ def _record_study(folder: Path, out: Path, name: str) -> Path:
     return target
 
 
-def _record_name(name: str, found: Record) -> str:
-    """Return the name of the folder after its date."""
-    from daybreak.recipe import FAMILY
-
-    return _checked(name) if name else slug(f"{found.recipe.removeprefix(FAMILY)}-{found.budget}-seed-{found.seed}")
-
-
-def _checked(name: str) -> str:
+def _new_record(out: Path, date: str, name: str, default: str) -> Path:
+    """Return the folder of a new record in ``out``, called ``name`` or ``default`` after its date."""
     if slug(name) != name:
         raise UserError(f"'{name}' is not a valid record name.", f"Use a name such as '{slug(name) or 'mini-wiki'}'.")
-    return name
+    target = out / f"{date}-{name or default}"
+    _refuse_existing(target)
+    return target
 
 
 def _refuse_existing(target: Path) -> None:
