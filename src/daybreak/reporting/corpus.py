@@ -67,8 +67,6 @@ def is_data_folder(path: Path) -> bool:
 
 def write_corpus_page(folder: Path, out: Path, *, form: str = "html", text: bool = True) -> Path:
     """Write the page about a data folder and return its path; ``form`` and ``text`` as for ``report``."""
-    if out.is_dir():
-        raise UserError(f"'{out}' is a folder.", "Name the file to write, as in `--out corpus.html`.")
     page = corpus_page(folder, form=form, text=text)
     make_folder(out.parent)
     write_text(out, page)
@@ -82,9 +80,6 @@ def corpus_page(folder: Path, *, form: str = "html", text: bool = True) -> str:
         form: html or md.
         text: whether examples of what was left out may be on it.
     """
-    if not is_data_folder(folder):
-        reason = f"has no {MANIFEST}" if folder.is_dir() else "does not exist"
-        raise UserError(f"'{folder}' is not a data folder: it {reason}.", "Give a folder made by `daybreak prepare`.")
     if not (folder / CORPUS_FILE).is_file():
         raise UserError(f"'{folder}' has no {CORPUS_FILE}: an earlier version prepared it.", "Prepare the text again.")
     report = read_json(folder / CORPUS_FILE, CorpusReport)
