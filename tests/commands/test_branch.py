@@ -162,7 +162,7 @@ def test_a_branch_of_a_run_in_its_second_phase_stays_there(data: Path, tmp_path:
 
 
 def test_what_cannot_be_gone_on_with_is_refused(
-    finished: Path, data: Path, refused: Callable[..., str], tmp_path: Path
+    finished: Path, run: Path, data: Path, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     out = tmp_path / "run2"
     rest = ("--extend", "40steps", "--data", data, "--out", out)
@@ -174,10 +174,8 @@ def test_what_cannot_be_gone_on_with_is_refused(
     assert "needs --from" in refused("pretrain", "daybreak-tiny", *rest)
     assert "too short" in refused("pretrain", "--from", finished, "--extend", "5steps", *rest[2:])
     assert "is not a budget" in refused("pretrain", "--from", finished, "--extend", "soon", *rest[2:])
-    bare = tmp_path / "bare"
-    shutil.copytree(finished, bare)
-    shutil.rmtree(RunFolder(bare).branch)
-    assert "no checkpoint from before its decay" in refused("pretrain", "--from", bare, *rest)
+    shutil.rmtree(RunFolder(run).branch)
+    assert "no checkpoint from before its decay" in refused("pretrain", "--from", run, *rest)
     assert not out.exists()
 
 

@@ -42,8 +42,7 @@ def test_a_finished_run_is_copied(finished: Path, tmp_path: Path) -> None:
     }
 
 
-def test_a_link_out_of_the_model_folder_is_not_copied(finished: Path, refused: Refused, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
+def test_a_link_out_of_the_model_folder_is_not_copied(run: Path, refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "id_rsa").write_text("a private key")
     (run / "model" / "notes.txt").symlink_to(tmp_path / "id_rsa")
     assert "is a link that leads out of" in refused("export", run, "--out", tmp_path / "out")
@@ -78,15 +77,14 @@ def test_a_stopped_run_gives_its_newest_checkpoint(
 
 @pytest.mark.parametrize("best", [False, True])
 def test_of_a_run_that_averages_its_weights_the_mean_is_given_but_for_the_best(
-    best: bool, finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    best: bool, run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of such a run has the mean; its best checkpoint was judged without."""
-    passed = read_json(finished / "summary.json", Summary).parity
+    passed = read_json(run / "summary.json", Summary).parity
     monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
     (run / "summary.json").unlink()
     place = run / ("best" if best else "checkpoints")
-    shutil.copytree(run / "before-decay", place, dirs_exist_ok=True)
+    shutil.copytree(run / "before-decay", place)
     (kept,) = place.glob("step-*")
     weights = load_file(kept / "model.safetensors")
     means = {f"mean.{name}": tensor + 0.5 for name, tensor in weights.items()}
@@ -99,45 +97,43 @@ def test_of_a_run_that_averages_its_weights_the_mean_is_given_but_for_the_best(
 
 
 def test_the_best_checkpoint_can_be_taken_in_place_of_the_end(
-    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed = read_json(finished / "summary.json", Summary).parity
+    passed = read_json(run / "summary.json", Summary).parity
     monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
-    shutil.copytree(run / "before-decay", run / "best", dirs_exist_ok=True)
+    shutil.copytree(run / "before-decay", run / "best")
     out = export(run, out=tmp_path / "model", data=data, best=True)
     (kept,) = (run / "best").glob("step-*/model.safetensors")
     stock = AutoModelForMaskedLM.from_pretrained(out)
     assert torch.equal(stock.get_input_embeddings().weight, load_file(kept)["embedding.weight"])
 
 
-def test_what_cannot_be_exported_is_refused(finished: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused(run: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
     out = tmp_path / "model"
     assert "is neither a run folder nor a model" in refused("export", tmp_path, "--out", out)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    assert "is not empty" in refused("export", finished, "--out", tmp_path / "full")
-    assert "is not a folder" in refused("export", finished, "--out", tmp_path / "full" / "thesis.tex")
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    assert "is not empty" in refused("export", run, "--out", tmp_path / "full")
+    assert "is not a folder" in refused("export", run, "--out", tmp_path / "full" / "thesis.tex")
+    assert "has no best checkpoint" in refused("export", run, "--best", "--out", out, "--data", data)
     (run / "summary.json").unlink()
     assert "no checkpoint yet" in refused("export", run, "--out", out, "--data", data)
     assert "no prepared data" in refused("export", run, "--out", out)
-    assert "has no best checkpoint" in refused("export", finished, "--best", "--out", out, "--data", data)
     assert not out.exists()
 
 
-def test_a_record_without_its_model_is_refused(finished: Path, refused: Refused, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(finished, tmp_path / "run", ignore=shutil.ignore_patterns("model")))
+def test_a_record_without_its_model_is_refused(run: Path, refused: Refused, tmp_path: Path) -> None:
+    shutil.rmtree(run / "model")
     assert "is a finished run without its model" in refused("export", run, "--out", tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
 def test_a_checkpoint_is_not_exported_with_the_tokenizer_of_other_data(
-    finished: Path, corpus: Path, refused: Refused, tmp_path: Path
+    run: Path, corpus: Path, refused: Refused, tmp_path: Path
 ) -> None:
     """Of as many pieces it would load, and be another model than was trained."""
-    run, other, out = Path(shutil.copytree(finished, tmp_path / "run")), tmp_path / "other", tmp_path / "model"
-    shutil.copytree(run / "before-decay", run / "best", dirs_exist_ok=True)
+    other, out = tmp_path / "other", tmp_path / "model"
+    shutil.copytree(run / "before-decay", run / "best")
     (tmp_path / "less.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[:300]))
     prepare([tmp_path / "less.jsonl"], other, tokenizer=WordPiece(vocabulary=400))
     assert "trained with another tokenizer" in refused("export", run, "--best", "--out", out, "--data", other)
@@ -206,9 +202,7 @@ def test_a_crammed_model_attends_to_padding_by_choice(
     assert len(judged) == 2
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="neither a run folder nor a model"):
-        export(tmp_path, out=tmp_path / "out")
+def test_a_model_of_another_family_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="'gpt2'"):

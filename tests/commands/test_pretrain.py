@@ -284,10 +284,8 @@ Refused = Callable[..., str]
 
 
 def test_another_budget_recipe_or_data_is_refused(
-    finished: Path, data: Path, corpus: Path, shape: list[str], refused: Refused, tmp_path: Path
+    run: Path, data: Path, corpus: Path, shape: list[str], refused: Refused, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
     (run / "summary.json").unlink()
     same = ["pretrain", "tiny", "--out", run, *shape]
     said = refused(*same, "--data", data, "--budget", "41steps")
@@ -302,10 +300,8 @@ def test_another_budget_recipe_or_data_is_refused(
 
 
 def test_fresh_deletes_nothing_before_all_is_looked_at(
-    finished: Path, data: Path, shape: list[str], refused: Refused, tmp_path: Path
+    run: Path, data: Path, shape: list[str], refused: Refused, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
     shutil.copytree(data, run / "data")
     before = sorted(run.rglob("*"))
     same = ["pretrain", "tiny", "--out", run, "--budget", "40steps", "--overwrite", *shape]
@@ -320,12 +316,11 @@ def test_fresh_deletes_nothing_before_all_is_looked_at(
 
 
 def test_a_run_that_another_process_trains_is_left_alone(
-    finished: Path, data: Path, shape: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, data: Path, shape: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("daybreak.commands.pretrain.PATIENCE", 0.0)
     monkeypatch.setattr("daybreak.core.run_folder.PATIENCE", 0.0)
-    run, new = tmp_path / "run", tmp_path / "new"
-    shutil.copytree(finished, run)
+    new = tmp_path / "new"
     (run / "summary.json").unlink()
     same = ["pretrain", "tiny", "--data", data, "--budget", "40steps", *shape, "--out"]
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}

@@ -47,14 +47,12 @@ def tasks(tmp_path: Path) -> list[str]:
 
 
 def test_a_run_with_its_data_is_probed_in_every_way(
-    finished: Path, data: Path, tasks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, data: Path, tasks: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "tiny"
-    shutil.copytree(finished, run)
     shutil.copytree(data, run / "data")
     found = probe(run, tasks=tasks, rows=50)
     assert read_json(RunFolder(run).probes, Probes) == found
-    assert found.model_name == "tiny"
+    assert found.model_name == "run"
     assert [(each.task, each.train_rows, len(each.layers)) for each in found.layer_probes] == [
         ("word", 50, found.layer_count + 1),
         ("same", 40, found.layer_count + 1),
@@ -180,11 +178,7 @@ def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(
     assert not (out / "probes.json").exists()
 
 
-def test_data_of_another_tokenizer_are_refused_or_left_out(
-    finished: Path, data: Path, corpus: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
+def test_data_of_another_tokenizer_are_refused_or_left_out(run: Path, data: Path, corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(data, run / "data")
     known = probe(run, text=[str(corpus)], out=tmp_path / "a").masked_words
     path = run / "model/tokenizer.json"
@@ -198,8 +192,7 @@ def test_data_of_another_tokenizer_are_refused_or_left_out(
     assert words.lengths == known.lengths
 
 
-def test_a_run_without_a_model_is_refused(finished: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished, run, ignore=shutil.ignore_patterns("model"))
+def test_a_run_without_a_model_is_refused(run: Path) -> None:
+    shutil.rmtree(run / "model")
     with pytest.raises(UserError, match="has no model yet"):
         probe(run, text=["heldout.txt"])

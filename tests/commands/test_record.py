@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fake_runs import WriteRun
+from in_process import train_on_the_cpu
 from safetensors.torch import load_file, save_file
 from small_texts import DOES, WHAT, WHO
 
@@ -26,7 +26,6 @@ from daybreak.recipe import load_recipe
 from daybreak.schemas.records import RECORD_FILE, RULES, Record, Verified
 from daybreak.schemas.run import Environment, Summary
 from daybreak.studies.record_writer import describe, evidence
-from daybreak.training.hardware import probe
 
 ROOT = Path(__file__).resolve().parents[2]
 Refused = Callable[..., str]
@@ -37,15 +36,7 @@ FROM_FILES = ("load", "others", "void")
 
 @pytest.fixture(autouse=True)
 def _on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
-    """A finished run of 40 steps, to be changed."""
-    copy = Path(shutil.copytree(finished, tmp_path / "run"))
-    shutil.rmtree(copy / "best", ignore_errors=True)
-    return copy
+    train_on_the_cpu(monkeypatch)
 
 
 @pytest.fixture
