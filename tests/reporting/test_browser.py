@@ -11,16 +11,17 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from fake_corpus import fake_corpus, write_data
+from small_records import DEVICES, MACHINE
 
 from daybreak.commands.report import report
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
-from daybreak.schemas.changes import DeviceUse, MachineRecord
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = os.environ.get("AXE_CORE", "")
@@ -145,12 +146,6 @@ def test_the_numbers_of_a_plot_are_those_of_its_lines(write_run, tmp_path):
     wanted = [losses[0], min(losses), max(losses), losses[-1]]
     assert heldout[0] == "masked loss, held out" and heldout[1] == str(len(losses))
     assert [float(value) for value in heldout[4:]] == pytest.approx(wanted, abs=6e-4)
-
-
-def test_a_live_page_can_stop_loading_again(write_run, tmp_path):
-    assert "data-reload" in report([write_run("young", ended=False)], tmp_path / "young.html").read_text()
-    text = report([write_run("old")], tmp_path / "old.html").read_text()
-    assert 'data-reload="' not in text and 'http-equiv="refresh"' not in text
 
 
 @in_browser
@@ -319,14 +314,10 @@ def test_verdicts_and_probes_are_drawn_without_complaint(write_run, write_result
 @in_browser
 def test_the_machine_of_a_run_that_goes_on_is_drawn(write_run, tmp_path):
     run = write_run(ended=False)
-    size = 1 << 32
-    device = DeviceUse(name="A <GPU>", utilisation=0.9, memory=size, memory_total=size, temperature=61.0, watts=310.0)
+    device = replace(DEVICES[0], name="A <GPU>")
     with RunFolder(run).metrics.open("a") as file:
         for place in range(4):
-            record = MachineRecord(
-                step=100 * place, elapsed=30.0 * place, processor=0.3, load=2.0, memory=size, memory_free=size,
-                disk_free=size, devices=[device, device],
-            )  # fmt: skip
+            record = replace(MACHINE, elapsed=30.0 * place, devices=[device, device])
             file.write(json.dumps({"type": "machine"} | to_dict(record)) + "\n")
     found = drawn(report([run], tmp_path / "report.html"), 5 + 7, "--window-size=1280,3000")
     assert [plot.count('class="trace scatter') for plot in found[5:]] == [1, 1, 1, 2, 2, 2, 2]

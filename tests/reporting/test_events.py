@@ -10,6 +10,7 @@ import pytest
 from fake_corpus import html_of, rows, words
 from hypothesis import given
 from hypothesis import strategies as st
+from small_records import MACHINE, step_record
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
@@ -18,24 +19,15 @@ from daybreak.reporting import training
 from daybreak.reporting.events import events
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.reporting.training import course
-from daybreak.schemas.changes import Change, MachineRecord
+from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions, StepRecord
 
 START = 5.0
 """Seconds that a process takes to its first step."""
 
 
-def step_record(step: int, elapsed: float, dropped: int = 0) -> StepRecord:
-    return StepRecord(
-        step=step, elapsed=elapsed, progress=0.5, tokens=100 * step, stage="masked", loss=3.0, targets=15 * step,
-        learning_rate=1e-3, gradient_norm=1.0, tokens_per_second=100.0, dropped=dropped,
-    )  # fmt: skip
-
-
-def machine_record(step: int, elapsed: float) -> MachineRecord:
-    return MachineRecord(
-        step=step, elapsed=elapsed, processor=0.5, load=1.0, memory=1 << 30, memory_free=1 << 30, disk_free=1 << 30
-    )
+def at_step(step: int, elapsed: float, dropped: int = 0) -> StepRecord:
+    return step_record(step, elapsed=elapsed, tokens=100 * step, dropped=dropped)
 
 
 def change(step: int, why: str, **values: int | float | None) -> Change:
@@ -53,7 +45,7 @@ def lived(lives: list[tuple[int, int]], last: int) -> tuple[RunRecords, list[tup
     elapsed, saved = 0.0, 0
     for reached, save in [*lives, (last, last)]:
         elapsed += START
-        life = [step_record(step, elapsed + step - saved) for step in range(saved + 1, reached + 1)]
+        life = [at_step(step, elapsed + step - saved) for step in range(saved + 1, reached + 1)]
         elapsed = life[-1].elapsed if life else elapsed
         kept += [record for record in life if record.step <= save]
         undone = [record for record in life if record.step > save]
@@ -89,8 +81,8 @@ def test_lost_seconds_run_from_the_last_line_kept_to_the_last_one_lost():
 
 def test_a_machine_line_inside_a_step_does_not_look_like_a_kill():
     run, _ = lived([(20, 12)], 30)
-    late = machine_record(14, run.lost[2].elapsed + 0.5)  # written while step 16 was under way
-    run.lost.append(late)
+    # Written while step 16 was under way.
+    run.lost.append(dataclasses.replace(MACHINE, step=14, elapsed=run.lost[2].elapsed + 0.5))
     assert len(events(run)) == 1
 
 
@@ -118,7 +110,7 @@ def test_dropped_steps_add_up(rises):
     count, steps = 0, []
     for place, rise in enumerate(rises):
         count += rise
-        steps.append(step_record(place, float(place), count))
+        steps.append(at_step(place, float(place), count))
     run = RunRecords(path=Path("run"), label="run", recipe={"name": "run"}, steps=steps)
     found = events(run)
     assert sum(int(event.words.split()[0]) for event in found) == count == run.dropped
@@ -129,7 +121,7 @@ def test_dropped_steps_add_up(rises):
 def test_changes_are_reported_wherever_they_stand(wild, steps):
     run = RunRecords(
         path=Path("run"), label="run", recipe={"name": "run"}, decisions=decisions([change(*one) for one in wild]),
-        steps=[step_record(step, step + 0.5) for step in range(steps)],
+        steps=[at_step(step, step + 0.5) for step in range(steps)],
     )  # fmt: skip
     found = events(run)
     assert sorted(event.step for event in found) == sorted(step for step, _ in wild)
@@ -177,7 +169,7 @@ def test_each_event_is_a_row_and_a_line_in_the_loss_figure(write_run):
 
 @pytest.mark.parametrize("many", [3, 200])
 def test_a_bad_night_has_all_its_rows(many):
-    steps = [step_record(step, float(step), step) for step in range(1, many + 1)]
+    steps = [at_step(step, float(step), step) for step in range(1, many + 1)]
     run = RunRecords(path=Path("run"), label="run", recipe={"name": "run"}, steps=steps)
     assert words(course([run])).count("1 step dropped") == many
     assert ("<details>" in html_of(course([run]))) == (many > 25)

@@ -11,23 +11,15 @@ import plotly.graph_objects
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_records import MACHINE
 
 from daybreak.reporting import charts, training
-from daybreak.reporting.charts import POINTS_PER_TRACE, rounded, thinned, time_unit, to_script, token_unit
+from daybreak.reporting.charts import rounded, thinned, time_unit, to_script, token_unit
 from daybreak.reporting.machine import QUANTITIES
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import read_folder, read_run
 from daybreak.reporting.tasks import task_scores
 from daybreak.reporting.training import time_bars
-from daybreak.schemas.changes import DeviceUse, MachineRecord
-
-GPU = DeviceUse(name="GPU", utilisation=0.9, memory=30, memory_total=40, temperature=61.0, watts=300.0)
-MACHINE = [
-    MachineRecord(
-        step=place, elapsed=30.0 * place, processor=0.3, load=2.0, memory=3, memory_free=5, disk_free=5, devices=[GPU]
-    )
-    for place in range(3)
-]
 
 
 @pytest.fixture
@@ -44,7 +36,7 @@ def test_plotly_knows_every_property(three, number, write_probes, tmp_path):
     shape = {"kind": "ModernEncoder", "layers": 2, "hidden_size": 128, "heads": 2, "intermediate_size": 256}
     recipe = {"model": shape, "length": 128}
     runs = [dataclasses.replace(read_folder(run.path), recipe=run.recipe | recipe) for run in three[:number]]
-    runs[0].machine.extend(MACHINE)
+    runs[0].machine.extend(dataclasses.replace(MACHINE, elapsed=30.0 * place) for place in range(3))
     page = re.sub(r"var\(--[a-z]+\)", "#000000", render_page(runs))
     found = re.findall(r'<script type="application/json">(.*?)</script>', page)
     assert len(found) == 8 + 5 + len(QUANTITIES)
@@ -119,10 +111,6 @@ def test_thinning_keeps_order_ends_and_bound(length, most):
     assert kept == sorted(set(kept))
     if length:
         assert kept[0] == 0 and kept[-1] == length - 1
-
-
-def test_traces_stay_small():
-    assert len(thinned(range(10**6))) == POINTS_PER_TRACE
 
 
 @given(
