@@ -12,7 +12,7 @@ import pytest
 from in_process import command
 
 import daybreak
-from daybreak.commands.search import SearchResult
+from daybreak.searching.query import SearchResult
 
 Refused = Callable[..., str]
 

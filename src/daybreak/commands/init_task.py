@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -419,7 +420,7 @@ def _copy_with_commas(table: Path, delimiter: str, out: Path) -> None:
 
 def _is_number(cell: str) -> bool:
     try:
-        return float(cell) not in (float("inf"), float("-inf")) and float(cell) == float(cell)
+        return math.isfinite(float(cell))
     except ValueError:
         return False
 

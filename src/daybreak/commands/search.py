@@ -14,8 +14,6 @@ from daybreak.core.terminal import duration, say, working
 from daybreak.searching.index import export_parquet, require_pyarrow
 from daybreak.searching.query import Method, SearchResult, check_query, open_search
 
-__all__ = ["SearchResult", "search"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(RunDataOptions):

@@ -11,7 +11,7 @@ from daybreak.core.formatting import count, percent
 from daybreak.reporting.blocks import UNKNOWN
 from daybreak.reporting.studies import mean_and_spread, table
 from daybreak.schemas.records import RULES, VERIFIED_STEPS, Record, tolerance
-from daybreak.schemas.tasks import CLAIM_SEEDS
+from daybreak.schemas.tasks import CLAIM_SEEDS, spread
 
 HEAD = f"""# Leaderboard
 
@@ -92,7 +92,7 @@ class Row:
 
     @property
     def spread(self) -> float:
-        return statistics.stdev(self.losses) if len(self.runs) > 1 else 0.0
+        return spread(self.losses)
 
     @property
     def counts(self) -> bool:
