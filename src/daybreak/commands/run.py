@@ -233,13 +233,26 @@ def run(
     if not corpus:
         corpus, task = _docstrings(folder)
         fine_tuning = replace(fine_tuning, tasks=(task, *fine_tuning.tasks))
-    recipe = _prepare(recipe, out, corpus, general, text_field, preprocessing, workers)
+    data = out / "data"
+    prepare.prepare(
+        corpus,
+        data,
+        tokenizer=recipe.tokenizer,
+        text_field=text_field,
+        preprocessing=preprocessing,
+        workers=workers,
+        **to_dict(recipe.texts),
+    )
+    if general:
+        tokenizer = Existing(folder=str(data / "tokenizer"))
+        prepare.prepare(general, out / "general", tokenizer=tokenizer, text_field=text_field, workers=workers)
+        recipe = replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
     if fine_tuning.tasks and fine_tuning.protocol and not folder.summary.exists():
-        fine_tuning.forecast(recipe, out / "data")
+        fine_tuning.forecast(recipe, data)
     if deadline:
         recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(fine_tuning.tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
-    pretrain.pretrain(recipe, data=out / "data", out=out, watching=watching)
+    pretrain.pretrain(recipe, data=data, out=out, watching=watching)
     fine_tuning = replace(fine_tuning, protocol=fine_tuning.protocol or _protocol_for_size(folder))
     say(f"3/4  Evaluate: {fine_tuning.words() if fine_tuning.tasks else _without_tasks(procedure)}")
     if deadline:
@@ -422,32 +435,6 @@ def _files(texts: Sequence[str | Path]) -> list[Path]:
     named = [text for text in texts if str(text) != STDIN]
     with quiet():
         return [file.path for file in find_files(named)] if named else []
-
-
-def _prepare(
-    recipe: Recipe,
-    out: Path,
-    corpus: Sequence[str | Path],
-    general: Sequence[str | Path],
-    text_field: str,
-    preprocessing: Preprocessing,
-    workers: int,
-) -> Recipe:
-    """Prepare the corpus and the general text; return the recipe with the path of the general data."""
-    prepare.prepare(
-        corpus,
-        out / "data",
-        tokenizer=recipe.tokenizer,
-        text_field=text_field,
-        preprocessing=preprocessing,
-        workers=workers,
-        **to_dict(recipe.texts),
-    )
-    if not general:
-        return recipe
-    tokenizer = Existing(folder=str(out / "data" / "tokenizer"))
-    prepare.prepare(general, out / "general", tokenizer=tokenizer, text_field=text_field, workers=workers)
-    return replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
 
 
 def _docstrings(folder: RunFolder) -> tuple[list[Path], str]:
