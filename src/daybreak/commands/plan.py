@@ -20,7 +20,7 @@ from daybreak.core.terminal import duration, say, working
 from daybreak.data.sequences.shards import open_shards
 from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, predict_loss, shipped_law
 from daybreak.forecasting.tasks import shipped_tasks
-from daybreak.schemas.forecast import Candidate, Forecast, Plan, TaskForecast
+from daybreak.schemas.forecast import Candidate, Plan, TaskForecast
 from daybreak.training.monitoring.disk import gigabytes, most_bytes
 
 if TYPE_CHECKING:
@@ -140,18 +140,26 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
     from daybreak.training.calibration import repetition_notice
 
     assert chosen.forecast
+    name = chosen.recipe.removeprefix(FAMILY)
     ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
     state, weights = STATE_BYTES * chosen.parameters, WEIGHT_BYTES * chosen.parameters
     disk = most_bytes(checkpoint_bytes=state, model_bytes=weights)
     lines = [
-        f"Chosen: {chosen.recipe.removeprefix(FAMILY)}. Started now, it ends at {ends:%H:%M on %d %B}, after "
+        f"Chosen: {name}. Started now, it ends at {ends:%H:%M on %d %B}, after "
         f"{duration(chosen.training_seconds)} of training; the parity check and evaluations follow.",
         f"Disk: up to {gigabytes(disk)}."
         + (f" Memory: {gigabytes(chosen.memory)}." if chosen.memory else "")
         + (f" Cost: {price * budget.amount / 3600:.2f}." if price is not None else ""),
     ]
-    doubled = _forecast_at(made, chosen, chosen.tokens * 2.0)
-    lines.append(f"Twice the time: {doubled.words}.")
+    doubled = RunSpec(
+        inner=chosen.inner,
+        tokens=chosen.tokens * 2.0,
+        unique=made.text_tokens,
+        unigram_loss=made.unigram_loss,
+        compression=made.compression,
+        speed_spread=SPEED_SPREAD,
+    )
+    lines.append(f"Twice the time: {predict_loss(shipped_law(), doubled).words}.")
     lines += task_lines(chosen.tasks)
     if not torch.cuda.is_available():
         lines.append(_on_gpus(made.candidates[-1], budget))
@@ -159,7 +167,6 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
         lines.append(f"Warning: the forecast extrapolates beyond its fitted runs: {chosen.forecast.beyond}.")
     if notice := repetition_notice(chosen.tokens / made.text_tokens):
         lines.append(notice)
-    name = chosen.recipe.removeprefix(FAMILY)
     lines.append(f"Next: daybreak pretrain {name} --data {shlex.quote(str(data))} --budget {made.budget}")
     return lines
 
@@ -183,19 +190,6 @@ def task_lines(tasks: Sequence[TaskForecast]) -> list[str]:
         )
     lines += [f"No forecast for {', '.join(names)}: {reason}." for reason, names in unknown.items()]
     return lines
-
-
-def _forecast_at(made: Plan, chosen: Candidate, tokens: float) -> Forecast:
-    """Return the forecast of the chosen candidate at another number of tokens."""
-    run = RunSpec(
-        inner=chosen.inner,
-        tokens=tokens,
-        unique=made.text_tokens,
-        unigram_loss=made.unigram_loss,
-        compression=made.compression,
-        speed_spread=SPEED_SPREAD,
-    )
-    return predict_loss(shipped_law(), run)
 
 
 def _on_gpus(largest: Candidate, budget: Budget) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tyro.conf import Positional
 
@@ -90,7 +89,10 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     found = describe(folder, verified=verified, text=text, commit=commit_of(Path(__file__)))
     with _new_folder(target) as new:
         for file, value in files.items():
-            _write(new / file, value)
+            if file.endswith(".jsonl"):
+                write_text(new / file, "".join(json.dumps(line) + "\n" for line in value))
+            else:
+                write_json(new / file, value)
         write_json(new / RECORD_FILE, found)
     say(f"Record: {target}, held-out loss {found.loss:.3f}. To rank all records: daybreak leaderboard {out}")
     if found.void:
@@ -137,10 +139,3 @@ def _new_folder(target: Path) -> Iterator[Path]:
         os.rename(new, target)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-
-
-def _write(path: Path, value: Any) -> None:
-    if path.suffix == ".jsonl":
-        write_text(path, "".join(json.dumps(line) + "\n" for line in value))
-    else:
-        write_json(path, value)
