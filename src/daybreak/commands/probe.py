@@ -94,8 +94,8 @@ def probe(
     heldout = _held_out(masked, text_source) if masked and text_source else None
     if heldout is None:
         say("Masked words are not probed: there is no held-out text. Give some with --text.")
-    layer_probes = [_probe_task(encoder, job) for job in jobs]
-    similarity = [_probe_pairs(encoder, job) for job in jobs if rates_pairs(job.data.task)]
+    layer_probes = [_probe_task(encoder, data, train) for data, train in jobs]
+    similarity = [_probe_pairs(encoder, data) for data, _ in jobs if rates_pairs(data.task)]
     words = _probe_words(masked, heldout) if masked and heldout else None
     probes = Probes(
         model_name=source.name,
@@ -111,20 +111,15 @@ def probe(
     return probes
 
 
-@dataclass(frozen=True)
-class _Job:
-    data: TaskRows
-    train: LabelledRows
-
-
-def _load_tasks(tasks: Sequence[Task], rows: int) -> list[_Job]:
+def _load_tasks(tasks: Sequence[Task], rows: int) -> list[tuple[TaskRows, LabelledRows]]:
+    """Return the data of each task, and the rows that its linear models are fitted on."""
     from daybreak.evaluation.probes.layer_probes import check_probed, probed_rows
     from daybreak.evaluation.tasks.kinds import load_task
 
     for task in tasks:
         check_probed(task)
     loaded = [load_task(task) for task in tasks]
-    return [_Job(data, probed_rows(data, rows)) for data in loaded]
+    return [(data, probed_rows(data, rows)) for data in loaded]
 
 
 @dataclass(frozen=True)
@@ -178,11 +173,11 @@ def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
     return HeldOutText(name, ids, source.data.unigram_counts if source.data else None)
 
 
-def _probe_task(encoder: FrozenModel, job: _Job) -> LayerProbe:
+def _probe_task(encoder: FrozenModel, data: TaskRows, train: LabelledRows) -> LayerProbe:
     from daybreak.evaluation.probes.layer_probes import probe_layers
 
-    with working(f"Layers, {job.data.task.name}") as work:
-        found = probe_layers(encoder, job.data, job.train, min(LENGTH, encoder.length), work.show)
+    with working(f"Layers, {data.task.name}") as work:
+        found = probe_layers(encoder, data, train, min(LENGTH, encoder.length), work.show)
     say(
         f"{found.task}: {found.metric} by layer {_row([layer.score for layer in found.layers])}, best "
         f"{found.best.score:.3f} at layer {found.best.layer}; constant answer {found.constant:.3f}, "
@@ -191,11 +186,11 @@ def _probe_task(encoder: FrozenModel, job: _Job) -> LayerProbe:
     return found
 
 
-def _probe_pairs(encoder: FrozenModel, job: _Job) -> SimilarityProbe:
+def _probe_pairs(encoder: FrozenModel, data: TaskRows) -> SimilarityProbe:
     from daybreak.evaluation.probes.layer_probes import probe_similarity
 
-    with working(f"Similarity, {job.data.task.name}") as work:
-        found = probe_similarity(encoder, job.data, min(LENGTH, encoder.length), work.show)
+    with working(f"Similarity, {data.task.name}") as work:
+        found = probe_similarity(encoder, data, min(LENGTH, encoder.length), work.show)
     say(
         f"{found.task}, zero-shot: spearman of cosines by layer {_row([layer.spearman for layer in found.layers])}; "
         f"centred {_row([layer.centred for layer in found.layers])}; {found.pairs:,} pairs"
