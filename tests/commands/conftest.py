@@ -1,9 +1,12 @@
-"""A run to change."""
+"""A run to change, and one that is killed."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,3 +17,30 @@ def run(finished: Path, tmp_path: Path) -> Path:
     copy = Path(shutil.copytree(finished, tmp_path / "run"))
     shutil.rmtree(copy / "best", ignore_errors=True)
     return copy
+
+
+@pytest.fixture
+def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[None]]:
+    """Return ``killed_at(step, keep)``: a run in it saves a checkpoint after ``keep`` steps and ends before ``step``.
+
+    As good as kill -9 for what is on disk: nothing is saved on the way out.
+    """
+    from daybreak.training import loop
+
+    take_step = loop.take_step
+
+    @contextmanager
+    def killing(step: int, *, keep: int) -> Iterator[None]:
+        def taking(training: Any, progress: Any, at: float, **more: Any) -> Any:
+            if progress.step == step:
+                raise KeyboardInterrupt
+            outcome = take_step(training, progress, at, **more)
+            if outcome.progress.step == keep:
+                loop.save(training, outcome.progress)
+            return outcome
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "take_step", taking)
+            yield
+
+    return killing

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,24 +124,13 @@ def test_a_branch_verifies_and_has_a_branch(
 
 
 def test_a_stopped_branch_goes_on(
-    finished: Path, branched: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, branched: Path, data: Path, tmp_path: Path, killed_at: Callable[..., AbstractContextManager[None]]
 ) -> None:
     """From its own checkpoint, not from its parent's again, and charges no rows of its parent."""
-    step = loop.take_step
-
-    def failing(training: Any, progress: Any, at: float, **more: Any) -> Any:
-        if progress.step == 30:
-            raise KeyboardInterrupt
-        done = step(training, progress, at, **more)
-        if done.progress.step == 25:
-            loop.save(training, done.progress)
-        return done
-
     run = tmp_path / "stopped"
     words = ["pretrain", "--from", finished, "--extend", "60steps", "--data", data, "--out", run]
-    monkeypatch.setattr(loop, "take_step", failing)
-    assert exit_code(*words) == 130
-    monkeypatch.setattr(loop, "take_step", step)
+    with killed_at(30, keep=25):
+        assert exit_code(*words) == 130
     command(*words)
     assert bits(run) == bits(branched)
     ours, whole = (read_json(folder / "summary.json", Summary) for folder in (run, branched))

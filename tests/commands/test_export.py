@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from in_process import stopped_at, train_on_the_cpu
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
@@ -20,7 +19,6 @@ from daybreak.commands.export import export
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json, write_json
-from daybreak.data.sequences.sampler import RowSampler
 from daybreak.data.tokenizers.tokenizer import WordPiece, save_tokenizer
 from daybreak.exporting import parity
 from daybreak.exporting.hugging_face import write_model_folder
@@ -29,7 +27,6 @@ from daybreak.models.crammed import CrammedEncoder
 from daybreak.recipe import load_recipe, resolved
 from daybreak.schemas.run import Summary
 from daybreak.training.averaging import Averaging
-from daybreak.training.hardware import probe
 
 Refused = Callable[..., str]
 
@@ -52,17 +49,9 @@ def test_a_link_out_of_the_model_folder_is_not_copied(run: Path, refused: Refuse
 def test_a_stopped_run_gives_its_newest_checkpoint(
     finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = RowSampler.take
-
-    def interrupting(self: RowSampler, position: int, rows: int, progress: float = 0.0) -> object:
-        if position == 8 * 30:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return whole(self, position, rows, progress)
-
-    monkeypatch.setattr(RowSampler, "take", interrupting)
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
+    train_on_the_cpu(monkeypatch)
     run, out = tmp_path / "run", tmp_path / "model"
-    with pytest.raises(Interrupted):
+    with stopped_at(30), pytest.raises(Interrupted):
         pretrain.pretrain(load_recipe(finished), data=data, out=run)
     export(run, out=out, data=data)
     said = capsys.readouterr().out

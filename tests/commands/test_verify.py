@@ -10,12 +10,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from in_process import exit_code, train_on_the_cpu
+from in_process import exit_code, stopped_at, train_on_the_cpu
 from rendezvous import free_port
 from safetensors.torch import load_file, save_file
 
@@ -23,9 +24,7 @@ from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
 from daybreak.pretraining.replay import first_difference
 from daybreak.schemas.run import Decisions, StepRecord
-from daybreak.training import loop
 from daybreak.training.clock import BudgetClock, Tick, read_trace
-from daybreak.training.step import take_step
 
 Refused = Callable[..., str]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -51,33 +50,10 @@ def verified(data: Path, capsys: pytest.CaptureFixture[str]) -> Verified:
     return run
 
 
-def falling(monkeypatch: pytest.MonkeyPatch, step: int, then: Callable[[], None], *, keep: int | None = None) -> None:
-    """Call ``then`` before ``step``; save a checkpoint after ``keep`` steps."""
-
-    def taking(training: Any, progress: Any, at: float, **more: Any) -> Any:
-        if progress.step == step:
-            then()
-        outcome = take_step(training, progress, at, **more)
-        if outcome.progress.step == keep:
-            loop.save(training, outcome.progress)
-        return outcome
-
-    monkeypatch.setattr(loop, "take_step", taking)
-
-
-def terminate() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def die() -> None:
-    """As good as kill -9 for what is on disk: nothing is saved on the way out."""
-    raise KeyboardInterrupt
-
-
-def flip(file: Path, name: str, place: int = 0) -> None:
+def flip(file: Path, name: str) -> None:
     """Change the lowest bit of one number; the file stays valid."""
     tensors = load_file(file)
-    tensors[name].view(-1).view(torch.int32)[place] ^= 1
+    tensors[name].view(-1).view(torch.int32)[0] ^= 1
     save_file(tensors, file, metadata={"format": "pt"})
 
 
@@ -105,12 +81,11 @@ def test_the_last_steps_begin_at_a_kept_checkpoint(last: int, first: int, run: P
 
 
 def test_a_stopped_run_verifies_up_to_its_newest_checkpoint(
-    data: Path, shape: list[str], verified: Verified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, shape: list[str], verified: Verified, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    falling(monkeypatch, 30, terminate)
-    assert exit_code("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 143
-    monkeypatch.setattr(loop, "take_step", take_step)
+    with stopped_at(30):
+        assert exit_code("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 143
     said = verified(run)
     assert "before-decay/step-000000016: equal, 16 of 31 steps." in said
     assert "checkpoints/step-000000031: equal, 31 of 31 steps." in said
@@ -119,8 +94,9 @@ def test_a_stopped_run_verifies_up_to_its_newest_checkpoint(
 
 
 def test_a_killed_run_that_went_on_verifies(
-    data: Path, shape: list[str], verified: Verified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    data: Path, shape: list[str], verified: Verified, killed_at: Callable[..., AbstractContextManager[None]],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Of a time budget the work that is lost is charged: the second time it is at step 10 where it was at step 20
     before, and the decay begins there. What was kept at step 16 of the course that is lost must not stay."""
     run, lost = tmp_path / "run", 0
@@ -129,19 +105,17 @@ def test_a_killed_run_that_went_on_verifies(
         return Tick(self.elapsed(), min((step + lost) / 40, 1.0))
 
     monkeypatch.setattr(BudgetClock, "tick", ticking)
-    falling(monkeypatch, 20, die, keep=10)
     words = ["pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape]
-    assert exit_code(*words) == 130
+    with killed_at(20, keep=10):
+        assert exit_code(*words) == 130
     assert (run / "before-decay" / "step-000000016").is_dir()
     torn = run / "checkpoints" / "step-000000015"  # as a failing disk leaves it, which nothing of ours does
     shutil.copytree(run / "checkpoints" / "step-000000010", torn)
     os.truncate(torn / "model.safetensors", 100)
-    monkeypatch.setattr(loop, "take_step", take_step)
     lost = 10
-    falling(monkeypatch, 25, die, keep=20)
-    assert exit_code(*words) == 130
+    with killed_at(25, keep=20):
+        assert exit_code(*words) == 130
     assert "Verified: steps 0 to " in verified(run)
-    monkeypatch.setattr(loop, "take_step", take_step)
     lost = 15
     assert exit_code(*words) == 0
     assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(25))
