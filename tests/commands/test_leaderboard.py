@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import command
 
-from daybreak.cli import main
 from daybreak.commands.leaderboard import leaderboard
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
@@ -252,10 +252,9 @@ def test_it_is_printed_or_written(
     board: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = board(of())
-    for words, said in (([], "# Leaderboard\n"), (["--out", str(tmp_path / "b.md")], f"{tmp_path / 'b.md'}\n")):
-        with pytest.raises(SystemExit) as done:
-            main(["leaderboard", str(tmp_path / "records"), *words])
-        assert done.value.code == 0 and capsys.readouterr().out.startswith(said)
+    for words, said in (([], "# Leaderboard\n"), (["--out", tmp_path / "b.md"], f"{tmp_path / 'b.md'}\n")):
+        command("leaderboard", tmp_path / "records", *words)
+        assert capsys.readouterr().out.startswith(said)
     assert cells((tmp_path / "b.md").read_text()) == cells(page.replace("../records/", "records/"))
 
 

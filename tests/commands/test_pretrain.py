@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import exit_code
 from rendezvous import free_port
 from safetensors.torch import load_file
 from small_models import small_recipe
@@ -112,12 +113,8 @@ def test_every_line_of_the_metrics_is_a_record(finished: Path) -> None:
 def test_the_same_command_again_is_done_at_once(
     finished: Path, data: Path, shape: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from daybreak.cli import main
-
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    with pytest.raises(SystemExit) as left:
-        main(["pretrain", "tiny", "--data", str(data), "--out", str(finished), "--budget", "40steps", *shape])
-    assert not left.value.code
+    assert exit_code("pretrain", "tiny", "--data", data, "--out", finished, "--budget", "40steps", *shape) == 0
     assert "is finished; --overwrite starts it again" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 

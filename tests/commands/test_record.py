@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 from fake_runs import WriteRun
-from in_process import train_on_the_cpu
+from in_process import command, train_on_the_cpu
 from safetensors.torch import load_file, save_file
 from small_texts import DOES, WHAT, WHO
 
-from daybreak.cli import main
 from daybreak.commands import record as recording
 from daybreak.commands.leaderboard import leaderboard
 from daybreak.core.errors import UserError
@@ -61,13 +60,9 @@ def of_its_files(folder: Path) -> bool:
 # ---------------------------------------------------------------- a real run
 
 
-def test_a_run_is_recorded_with_its_evidence_and_nothing_else(
-    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_recorded_with_its_evidence_and_nothing_else(run: Path, data: Path, tmp_path: Path) -> None:
     records = tmp_path / "records"
-    with pytest.raises(SystemExit) as done:
-        main(["record", str(run), "--data", str(data), "--out", str(records), "--last", "5"])
-    assert done.value.code == 0, "".join(capsys.readouterr())
+    command("record", run, "--data", data, "--out", records, "--last", 5)
     (folder,) = records.iterdir()
     assert {path.name for path in folder.iterdir()} == KEPT
     found: Record = read_json(folder / RECORD_FILE, Record)

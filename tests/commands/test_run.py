@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import exit_code
 from small_models import small_recipe
 
-from daybreak.cli import main
 from daybreak.commands import evaluate, run
 from daybreak.commands.prepare import filter_tokenizer
 from daybreak.core.budget import Budget, Deadline
@@ -418,10 +418,8 @@ def test_prepare_filters_as_the_recipe_did_by_default(corpus: Path, tmp_path: Pa
     text.write_text(corpus.read_text() + noise + "\n")
     filtered, plain = tmp_path / "filtered", tmp_path / "plain"
     for out, options in ((filtered, []), (plain, ["--preset", "plain"])):
-        command = ["prepare", text, "--out", out, "--recipe", "crammed", "--size", "tiny", *options]
-        with pytest.raises(SystemExit) as left:
-            main([*map(str, command), "--tokenizer.vocabulary", "400", "--workers", "1"])
-        assert not left.value.code
+        more = ["--tokenizer.vocabulary", "400", "--workers", "1", *options]
+        assert exit_code("prepare", text, "--out", out, "--recipe", "crammed", "--size", "tiny", *more) == 0
     reports = [read_json(out / "corpus.json", CorpusReport) for out in (filtered, plain)]
     assert [[step.name for step in report.steps if step.name == "Compressibility"] for report in reports] == [
         ["Compressibility"],
@@ -436,10 +434,8 @@ def test_crammed_evaluates_the_tasks_of_a_folder_under_its_protocol(
     write_cola(tmp_path / "GLUE")
     out = tmp_path / "out"
     command = ["run", "crammed", "--corpus", corpus, "--budget", "30steps", "--preset", "plain", "--out", out]
-    with pytest.raises(SystemExit) as left:
-        main([*map(str, command), "--task-dir", str(tmp_path / "GLUE"), *CRAMMED])
+    assert exit_code(*command, "--task-dir", tmp_path / "GLUE", *CRAMMED) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert not left.value.code, printed
     results = read_json(out / "results.json", list[TaskResult])
     assert [(one.task, one.model, one.protocol, one.seeds) for one in results] == [
         ("cola", model, "cramming", [0, 1, 2, 3, 4]) for model in ("pretrained", "untrained")
