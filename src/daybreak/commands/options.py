@@ -26,17 +26,12 @@ REQUIRES = {"--extend": "--from", "--general": "--init", "--new-vocabulary": "--
 """Options that need another one."""
 
 
-def split_names(names: str) -> tuple[str, ...]:
-    """``"cola, rte"`` -> ``("cola", "rte")``."""
-    return tuple(name.strip() for name in names.split(",") if name.strip())
-
-
 CommaSeparated = Annotated[
     tuple[str, ...],
     PrimitiveConstructorSpec(
         nargs=1,
         metavar="NAME,NAME",
-        instance_from_str=lambda words: split_names(words[0]),
+        instance_from_str=lambda words: tuple(name.strip() for name in words[0].split(",") if name.strip()),
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda names: [",".join(names)],
     ),

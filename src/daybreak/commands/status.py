@@ -37,7 +37,7 @@ def status(run: Path) -> str:
     """Return a few lines of text about a run: state, budget, stage, rates, losses."""
     folder = RunFolder(run)
     if not folder.recipe.is_file() and _is_starting(folder):
-        return f"run      {run}\nstate    {_STARTING}"
+        return f"run      {run}\nstate    starting: preparing text or measuring step times; no training step yet"
     found = read_run(run)
     trace = last_trace(folder.trace)
     lines = [
@@ -53,9 +53,6 @@ def status(run: Path) -> str:
         ("files", " ".join(found.faults)),
     ]
     return "\n".join(f"{name:<9}{words}" for name, words in lines if words)
-
-
-_STARTING = "starting: preparing text or measuring step times; no training step yet"
 
 
 def _is_starting(folder: RunFolder) -> bool:
