@@ -62,7 +62,7 @@ def write_card(run: RunFolder, results: list[TaskResult], averages: Sequence[Ave
 
 def render_card(
     recipe: dict[str, Any],
-    summary: Summary | None,
+    summary: Summary,
     results: list[TaskResult],
     environment: Environment,
     manifest: Manifest,
@@ -74,12 +74,10 @@ def render_card(
 
     Args:
         recipe: the resolved recipe as plain JSON.
-        summary: None if pretraining has not ended.
         config: the export's config.json.
         averages: over the results, for the conventions that are complete.
         corpus: the report on the text; None if the text was prepared by an earlier version.
     """
-    parent = summary.parent if summary else ""
     lengths = _lengths(recipe)
     own_code = "auto_map" in config
     architecture, paper = ARCHITECTURES.get(str(config.get("model_type")), ("", ""))
@@ -98,20 +96,20 @@ def render_card(
     jinja.globals |= {each.__name__: each for each in words}
     jinja.globals |= {"GIB": GIB, "CHANGES_LISTED": CHANGES_LISTED, "MANY_EPOCHS": MANY_EPOCHS}
     return jinja.get_template("card.md").render(
-        front_matter=_front_matter(config, results, parent),
+        front_matter=_front_matter(config, results, summary.parent),
         name=name,
         architecture=architecture,
         paper=paper,
-        size=f" with {count(summary.parameters)} parameters" if summary else "",
-        parent=parent,
+        size=f" with {count(summary.parameters)} parameters",
+        parent=summary.parent,
         own_code=own_code,
         trust=", trust_remote_code=True" if own_code else "",
         lengths=lengths,
         longest=max(lengths, default=int(config.get("max_position_embeddings", 0))),
         summary=summary,
-        validation=summary.validation if summary else None,
-        parity=summary.parity if summary else None,
-        use=summary.machine if summary else None,
+        validation=summary.validation,
+        parity=summary.parity,
+        use=summary.machine,
         environment=environment,
         manifest=manifest,
         corpus=corpus,
