@@ -30,8 +30,8 @@ FILE = "onnx/model.onnx"
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 OUTPUT = "last_hidden_state"
 OPSET = 18
-TRACED = (2, 12)
-"""Shape of the traced example; torch treats a size of 1 as fixed."""
+TRACED = [12, 6]
+"""Lengths of the sequences of the traced example; torch treats a size of 1 as fixed."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _loaded(folder: Path, own_code: bool) -> nn.Module:
 
 
 def _export(model: _Features, names: list[str], vocabulary: int, path: Path) -> None:
-    inputs = _inputs(names, vocabulary, *TRACED, lengths=[TRACED[1], TRACED[1] // 2])
+    inputs = _inputs(names, vocabulary, TRACED)
     free = {0: "batch", 1: "length"}
     with _quiet():
         program = torch.onnx.export(
@@ -126,7 +126,7 @@ def _compare(model: _Features, names: list[str], config: dict[str, Any], path: P
     longest = int(config.get("max_position_embeddings", 128))
     apart, largest = 0.0, 0.0
     for lengths in ([1], [3, 1], [longest], [longest, max(1, longest // 2), 2, 1], [max(1, longest - 1)] * 3):
-        inputs = _inputs(names, config["vocab_size"], len(lengths), max(lengths), lengths)
+        inputs = _inputs(names, config["vocab_size"], lengths)
         with torch.inference_mode():
             expected = model(*inputs.values())
         (received,) = session.run([OUTPUT], {name: tensor.numpy() for name, tensor in inputs.items()})
@@ -144,8 +144,9 @@ def _compare(model: _Features, names: list[str], config: dict[str, Any], path: P
     return OnnxCheck(apart, tolerance, onnxruntime.__version__)
 
 
-def _inputs(names: list[str], vocabulary: int, batch: int, length: int, lengths: list[int]) -> dict[str, Tensor]:
+def _inputs(names: list[str], vocabulary: int, lengths: list[int]) -> dict[str, Tensor]:
     """Random tokens: sequence i has ``lengths[i]`` tokens and then padding; segments change in the middle."""
+    batch, length = len(lengths), max(lengths)
     generator = torch.Generator().manual_seed(batch * length)
     position = torch.arange(length)
     tensors = {
