@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -46,10 +47,8 @@ def cause(error: BaseException, path: Path) -> str:
     line, message = None, reason(error) if isinstance(error, Exception) else str(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line, message = error.lineno, error.msg
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == str(path):
+            line = number
     name = type(error).__name__
     return (f"line {line}: " if line else "") + (name if message in ("", name) else f"{name}: {message}")
