@@ -16,9 +16,8 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.schemas.run import Decisions, Environment, Manifest, Split, Summary
 
-ARCHITECTURE = ("model",)
 TEXT = ("tokenizer", "texts", "rows")
-"""Fields of the recipe that describe the data; those of neither tuple describe the training."""
+"""Fields of the recipe that describe the data; all others but the model describe the training."""
 IN_CARD = ("forgetting", "parity", "parent", "parity_seconds")
 """Fields of the summary that only the card shows."""
 
@@ -31,14 +30,14 @@ def write_budget_files(run: RunFolder) -> None:
     manifest = read_json(run.manifest, Manifest)
     parts = {
         "arch": {
-            **{name: recipe[name] for name in ARCHITECTURE if name in recipe},
+            "model": recipe.get("model"),
             "architectures": config["architectures"],
             "vocabulary": manifest.vocabulary,
             "parameters": summary.parameters,
         },
         "data": {**{name: recipe[name] for name in TEXT if name in recipe}, **_counts(manifest)},
         "train": {
-            **{name: value for name, value in recipe.items() if name not in (*ARCHITECTURE, *TEXT)},
+            **{name: value for name, value in recipe.items() if name not in ("model", *TEXT)},
             "decisions": to_dict(read_json(run.decisions, Decisions)),
             "environment": to_dict(read_json(run.environment, Environment)),
             "summary": {name: value for name, value in to_dict(summary).items() if name not in IN_CARD},
