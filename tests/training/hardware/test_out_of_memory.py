@@ -119,9 +119,6 @@ class Ticking(Clock):
     def elapsed(self) -> float:
         return float(self.read)
 
-    def keep_back(self, seconds: float) -> None:
-        """Nothing."""
-
 
 def test_a_second_phase_whose_longer_rows_do_not_fit_is_replayed_as_it_was(tmp_path: Path) -> None:
     """It begins at the reading of the clock with which its first step was done, not with which it failed."""
