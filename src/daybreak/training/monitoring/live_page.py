@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
@@ -22,17 +21,7 @@ MAX_FAILURES = 3
 NICENESS = 19
 
 
-class Child(Protocol):
-    """The part of ``subprocess.Popen`` that is used here."""
-
-    def poll(self) -> int | None: ...
-
-    def kill(self) -> None: ...
-
-    def wait(self, timeout: float) -> int: ...
-
-
-def start_child(command: Sequence[str]) -> Child:
+def start_child(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a process with minimal effect on the run: lowest priority, one thread, no accelerator, no output."""
     # Its own session: Ctrl-C is for the run, which then ends this child itself.
     child = subprocess.Popen(
@@ -62,7 +51,7 @@ class LivePage:
         run: RunFolder,
         *,
         clock: Callable[[], float] = time.monotonic,
-        spawn: Callable[[Sequence[str]], Child] = start_child,
+        spawn: Callable[[Sequence[str]], subprocess.Popen[bytes]] = start_child,
         used: Callable[[], float] = children_seconds,
     ):
         """Wait for the first records.
@@ -74,7 +63,7 @@ class LivePage:
         """
         self._run = run
         self._clock, self._spawn, self._used = clock, spawn, used
-        self._child: Child | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._started = clock()
         self._next = self._started + INTERVAL
         self._failures = 0
