@@ -44,11 +44,10 @@ class Watchdog:
     Args:
         folder: folder of the stacks; created here. Files of ranks without a hang are empty, and ``close`` removes them.
         rank: rank of this process.
-        least: seconds that any step may take.
-        first: seconds that the first step may take.
+        least: seconds that any step but the first may take.
     """
 
-    def __init__(self, folder: Path, rank: int, *, least: float = MIN_LIMIT, first: float = FIRST_STEP_LIMIT):
+    def __init__(self, folder: Path, rank: int, *, least: float = MIN_LIMIT):
         self._path = folder / f"rank-{rank}.txt"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +56,7 @@ class Watchdog:
             raise UserError(
                 f"'{self._path}' cannot be written ({reason(error)}).", "Correct the permissions of the run folder."
             ) from None
-        self._min_limit, self._first_limit = least, first
+        self._min_limit = least
         self._interval = least / CHECKS_PER_LIMIT
         self._step: int | None = None
         self._last = time.monotonic()
@@ -112,7 +111,7 @@ class Watchdog:
         """Seconds without a step after which the run counts as hanging."""
         if self._pauses:
             return max(PAUSE_LIMIT, LIMIT_FACTOR * self._second_longest)
-        return max(self._min_limit if self._steps_measured else self._first_limit, LIMIT_FACTOR * self._second_longest)
+        return max(self._min_limit if self._steps_measured else FIRST_STEP_LIMIT, LIMIT_FACTOR * self._second_longest)
 
     def _watch(self) -> None:
         last_check, silent = time.monotonic(), 0.0
