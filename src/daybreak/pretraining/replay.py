@@ -18,15 +18,14 @@ from daybreak.core.world import World
 from daybreak.pretraining.hardware_choices import compiled_everywhere
 from daybreak.pretraining.setup import PretrainingJob, build, build_training, first_progress
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.records import Verified
-from daybreak.schemas.run import Decisions, Environment, StepRecord, Summary, TraceRecord, ValidationRecord
+from daybreak.schemas.run import Decisions, Environment, StepRecord, Summary, TraceRecord
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Checkpoint
 from daybreak.training.clock import ReplayClock
 from daybreak.training.hardware import probe
 from daybreak.training.loop import fit
-from daybreak.training.monitoring.monitors import Live
+from daybreak.training.monitoring.monitors import Live, Monitor
 from daybreak.training.phases import with_microbatch
 from daybreak.training.recovery import current_change
 from daybreak.training.step import Training
@@ -150,7 +149,7 @@ def replay(
     return Verified(first=first, last=total, gradient_norms=norms.compared, weights=names, loss=loss)
 
 
-class Norms:
+class Norms(Monitor):
     """A monitor that compares gradient norms with the recorded ones."""
 
     def __init__(self, recorded: dict[int, float]):
@@ -168,12 +167,6 @@ class Norms:
             self.difference = (
                 f"the gradient norm at step {record.step:,} is {record.gradient_norm!r}, recorded {known!r}"
             )
-
-    def on_validation(self, record: ValidationRecord) -> None:
-        """A replay has no interim validation."""
-
-    def on_machine(self, record: MachineRecord) -> None:
-        """Machine records are not compared."""
 
 
 def _difference(recipe: Recipe, training: Training, saved: SavedWeights) -> str:
