@@ -19,9 +19,6 @@ from daybreak.core.serialization import Component
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.objectives.loss import LinearCrossEntropy
 
-DAYBREAK_IDS = SpecialIds()
-"""The special ids of every tokenizer that Daybreak trains."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Component):
@@ -152,7 +149,7 @@ def choose(
     *,
     seed: int,
     position: int,
-    special: SpecialIds = DAYBREAK_IDS,
+    special: SpecialIds = SpecialIds(),
     attend: Tensor | None = None,
 ) -> Tensor:
     """Choose K = round(fraction * L) positions of each sequence of ``ids`` int64 [B, L], at least one.
@@ -174,7 +171,7 @@ def choose(
 
 
 def mask_rows(
-    ids: Tensor, fraction: float, *, seed: int, position: int, special: SpecialIds = DAYBREAK_IDS
+    ids: Tensor, fraction: float, *, seed: int, position: int, special: SpecialIds = SpecialIds()
 ) -> tuple[Tensor, Tensor]:
     """Mask exactly K = round(fraction * L) positions of each of ``ids`` [B, L]; return the sequences and positions."""
     positions = choose(ids, fraction, seed=seed, position=position, special=special)
