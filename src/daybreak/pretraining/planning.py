@@ -89,8 +89,7 @@ def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
 def _seconds(training: Training, progress: Progress, at: float) -> float:
     started = time.monotonic()
     take_step(training, progress, at)
-    if training.device.type == "cuda":
-        torch.cuda.synchronize()
+    probe.synchronize(training.device)
     return time.monotonic() - started
 
 
