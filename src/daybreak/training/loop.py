@@ -97,7 +97,8 @@ def fit(training: Training, progress: Progress) -> Progress:
                 training = disable_compilation(training, progress)
             except PeerLost as lost:
                 save(training, progress)
-                saved = f" The checkpoint of step {progress.step:,} is saved." if training.saves else ""
+                saves = training.run and training.world.is_first
+                saved = f" The checkpoint of step {progress.step:,} is saved." if saves else ""
                 raise UserError(
                     f"{lost}{saved}",
                     "Run the same command again on every remaining host, also with fewer processes; "

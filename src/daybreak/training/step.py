@@ -90,11 +90,6 @@ class Training:
     watchdog: Watchdog | None = None
 
     @property
-    def saves(self) -> bool:
-        """Whether this process writes checkpoints."""
-        return self.run is not None and self.world.is_first
-
-    @property
     def precision(self) -> torch.dtype:
         return getattr(torch, self.decisions.precision)
 
