@@ -3,7 +3,7 @@ choices."""
 
 from __future__ import annotations
 
-import math
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -92,16 +92,13 @@ def fastest_microbatch(training: Training, start: Progress, device_batch: int) -
     best, best_rate, rows = 0, 0.0, min(FIRST_MICROBATCH, device_batch)
     before = peak_bytes()
     while rows <= device_batch:
-        trial = replace(training, phases=with_microbatch(training.phases, rows))
-        seconds = _fastest_trial(trial, start, rows * training.world.size)
-        if seconds == math.inf:
-            torch.cuda.empty_cache()
+        rate = _rate(training, start, rows)
+        if not rate:
             say(f"A microbatch of {rows} sequences does not fit into this device's memory.")
             if best or rows == 1:
                 break
             rows //= 2
             continue
-        (rate,) = training.world.agree(rows / seconds)
         if rate < best_rate * MIN_SPEEDUP:
             break
         best, best_rate = rows, rate
@@ -119,14 +116,10 @@ def largest_microbatch(training: Training, start: Progress, device_batch: int, r
     Returns:
         The largest microbatch, and its sequences a second as a fraction of those of ``rows``.
     """
-    before, rates = peak_bytes(), {}
-    while True:
-        trial = replace(training, phases=with_microbatch(training.phases, rows))
-        seconds = _fastest_trial(trial, start, rows * training.world.size)
-        if seconds == math.inf:
-            torch.cuda.empty_cache()
-            break
-        (rates[rows],) = training.world.agree(rows / seconds)
+    before = peak_bytes()
+    rates: dict[int, float] = {}
+    while rate := _rate(training, start, rows):
+        rates[rows] = rate
         if rows == device_batch or _twice_is_too_much(training, before):
             break
         rows = min(2 * rows, device_batch)
@@ -144,12 +137,17 @@ def _twice_is_too_much(training: Training, before: int) -> bool:
     return training.world.any(training.device.type == "cpu" and 2 * (peak_bytes() - before) > _free_bytes() / 2)
 
 
-def _fastest_trial(training: Training, start: Progress, rows: int) -> float:
-    """Seconds of the fastest of TRIALS steps; infinity on all ranks if one of them runs out of memory."""
-    try:
-        return min(_time_rows(training, start, rows) for _ in range(TRIALS))
-    except torch.OutOfMemoryError:
-        return math.inf
+def _rate(training: Training, start: Progress, microbatch: int) -> float:
+    """Sequences a second of one device in the fastest of TRIALS steps, as rank 0 measures it.
+
+    It is 0 on all ranks if one of them runs out of memory.
+    """
+    trial = replace(training, phases=with_microbatch(training.phases, microbatch))
+    with contextlib.suppress(torch.OutOfMemoryError):
+        seconds = min(_time_rows(trial, start, microbatch * training.world.size) for _ in range(TRIALS))
+        return training.world.agree(microbatch / seconds)[0]
+    torch.cuda.empty_cache()
+    return 0.0
 
 
 def _free_bytes() -> float:
