@@ -9,7 +9,7 @@ from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.bert import BertEncoder
 from daybreak.recipe import Recipe, Texts
 from daybreak.recipes import _sizes
-from daybreak.recipes._sizes import Correlations, correlations, dropout, init_std, is_narrow
+from daybreak.recipes._sizes import correlations, dropout, init_std, is_narrow
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import BertAdam
 from daybreak.training.schedule import WarmupLinear
@@ -28,19 +28,6 @@ def hidden_size_of(size: str) -> int:
     return SHAPES[size][1]
 
 
-class Start(Correlations, total=False):
-    """Fields of ``BertEncoder`` that set the initial weights."""
-
-    sinusoidal_start: bool
-
-
-def start(hidden_size: int, faithful: bool) -> Start:
-    """Initial weights of a narrow BERT, which leaves the unigram plateau in minutes with them (docs/log.md)."""
-    if not is_narrow(hidden_size, faithful):
-        return {}
-    return {"sinusoidal_start": True, **correlations(hidden_size, faithful)}
-
-
 def masked_only(size: str, faithful: bool, *, dropout: float = 0.0, **more: Any) -> BertEncoder:
     """Hugging Face's BertForMaskedLM: no pooler, no next-sentence head."""
     layers, hidden_size, heads, intermediate_size = SHAPES[size]
@@ -52,7 +39,9 @@ def masked_only(size: str, faithful: bool, *, dropout: float = 0.0, **more: Any)
         dropout=dropout,
         attention_dropout=dropout,
         init_std=init_std(hidden_size, faithful),
-        **start(hidden_size, faithful),
+        # With these initial weights a narrow BERT leaves the unigram plateau in minutes (docs/log.md).
+        sinusoidal_start=is_narrow(hidden_size, faithful),
+        **correlations(hidden_size, faithful),
         **more,
     )
 

@@ -10,7 +10,7 @@ whole budget (docs/log.md).
 from __future__ import annotations
 
 import math
-from typing import TypedDict
+from typing import Any
 
 from daybreak.data.sequences.word_vectors import WordVectors
 
@@ -83,18 +83,10 @@ def dropout(hidden_size: int, faithful: bool) -> float:
     return 0.0 if is_narrow(hidden_size, faithful) else 0.1
 
 
-class Correlations(TypedDict, total=False):
-    """Fields of an encoder that correlate its initial attention weights."""
-
-    query_key_correlation: float
-    value_output_correlation: float
-
-
-def correlations(hidden_size: int, faithful: bool) -> Correlations:
-    """Mimetic initialization of attention (arXiv 2305.09828) below base."""
-    if not is_narrow(hidden_size, faithful):
-        return {}
-    return {"query_key_correlation": 0.7, "value_output_correlation": 0.5}
+def correlations(hidden_size: int, faithful: bool) -> dict[str, Any]:
+    """Mimetic initialization of attention (arXiv 2305.09828) below base, as fields of an encoder."""
+    narrow = is_narrow(hidden_size, faithful)
+    return {"query_key_correlation": 0.7, "value_output_correlation": 0.5} if narrow else {}
 
 
 def word_vectors(hidden_size: int, faithful: bool) -> WordVectors:
