@@ -26,10 +26,9 @@ import joblib
 import pytest
 from fake_runs import write_run
 from hypothesis import settings
+from small_records import PASSED
 from small_texts import small_text
 from warm_python import Server, run_parity_checks_at, start_python
-
-from daybreak.schemas.run import Parity
 
 __all__ = ["write_run"]
 
@@ -141,11 +140,7 @@ def daybreak(start: Callable[..., subprocess.Popen[str]]) -> Daybreak:
 @pytest.fixture
 def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every export passes at once: the gate's clean process takes seconds where it is not what is tested."""
-    passed = Parity(
-        passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-        seconds=0.0,
-    )  # fmt: skip
-    monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, **__: passed)
+    monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, **__: PASSED)
 
 
 @pytest.fixture

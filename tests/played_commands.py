@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_records import PASSED
 from small_world import SHAPE
 
 from daybreak import cli
@@ -24,17 +25,13 @@ from daybreak.data.filters.languages import _Model
 from daybreak.evaluation.tasks.known_tasks import spelled_out
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.recipe import Recipe
-from daybreak.schemas.run import Parity, Summary
+from daybreak.schemas.run import Summary
 from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE, DataStudy, Study
 from daybreak.schemas.tasks import TaskResult
 
 STEPS = 20
 """The fewest that a run may have."""
 SMALLER = {"length": 32, "batch": 8, "budget": f"{STEPS}steps", "precision": "float32"}
-PASSED = Parity(
-    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-    seconds=0.0,
-)  # fmt: skip
 
 
 def shortened(recipe: Recipe) -> Recipe:

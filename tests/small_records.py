@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from daybreak.schemas.changes import DeviceUse, MachineRecord
-from daybreak.schemas.run import StepRecord, ValidationRecord
+from daybreak.schemas.run import Parity, StepRecord, ValidationRecord
 
 DEVICES = [
     DeviceUse(name="secret card", utilisation=0.9, memory=1, memory_total=2, temperature=60.0, watts=300.0),
@@ -17,6 +17,10 @@ MACHINE = MachineRecord(
 VALIDATION = ValidationRecord(
     step=8, elapsed=4.0, progress=0.5, tokens=1000, loss=4.0, accuracy=0.2, positions=50, distinct=9,
     unigram_loss=6.0, most_frequent_fraction=0.05, final=True, seconds=0.5,
+)  # fmt: skip
+PASSED = Parity(
+    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
+    seconds=0.0,
 )  # fmt: skip
 
 

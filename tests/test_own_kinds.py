@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import pytest
 import torch
 from in_process import exit_code
+from small_records import PASSED
 
 from daybreak.commands.report import report
 from daybreak.commands.study_data import Preparation, study_data
@@ -21,7 +22,6 @@ from daybreak.core.files import read_json
 from daybreak.data.sequences.sampler import SequencesConfig
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.recipe import load_recipe, resolved
-from daybreak.schemas.run import Parity
 from daybreak.studies.cell_runner import Cell, StudyFolder
 from daybreak.training.hardware import probe
 from daybreak.training.objectives.objective import Objective
@@ -31,10 +31,6 @@ from daybreak.training.schedule import Schedule
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OBJECTIVE, ARCHITECTURE = EXAMPLES / "own_objective.py", EXAMPLES / "own_architecture.py"
 STEPS = 20
-PASSED = Parity(
-    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-    seconds=0.0,
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
