@@ -36,7 +36,7 @@ TEXT = "the teacher finds the window near the river."
 LENGTH = 32
 SIZES = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
 SHAPES: dict[str, EncoderConfig] = {
-    "modern": ModernEncoder(**SIZES),
+    "modern": ModernEncoder(**{**SIZES, "layers": 3}, global_every=2, window=8),
     "bert": BertEncoder(**SIZES, positions=64, next_sentence=True, dropout=0.1, attention_dropout=0.1),
     "crammed": CrammedEncoder(**SIZES),
     "attends-padding": CrammedEncoder(**SIZES, attend_padding=True, head="square"),

@@ -1,21 +1,17 @@
-"""ModernBERT against transformers' ModernBertForMaskedLM: its window, the family's shapes, its export, its learning."""
+"""ModernBERT against transformers' ModernBertForMaskedLM: its window, the family's shapes, its learning."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from encoder_layouts import LAYOUTS, LENGTH, VOCABULARY, assert_same_model, built, padding, stock_of, tokens
-from safetensors.torch import save_file
+from encoder_layouts import LAYOUTS, LENGTH, VOCABULARY, built, stock_of, tokens
 from small_models import assert_close
-from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.models.modern import ModernBert, ModernEncoder, from_hugging_face, shape_from_hugging_face
+from daybreak.models.modern import ModernEncoder, from_hugging_face, shape_from_hugging_face
 from daybreak.recipe import load_recipe
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.optim.optimizers import AdamW
@@ -40,39 +36,6 @@ def test_the_family_equals_stock_at_its_own_shapes(name: str) -> None:
     stock = stock_of(recipe.model, model, recipe.length)
     assert_close(model.logits(ids), stock(input_ids=ids).logits)
     assert model.parameter_count() == stock.num_parameters()
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("tiny", (2, 128, 2, 256, 8_192)),
-        ("mini", (4, 256, 4, 512, 8_192)),
-        ("small", (6, 384, 6, 768, 16_384)),
-        ("base", (12, 768, 12, 2_048, 32_768)),
-    ],
-)
-def test_the_family_has_the_planned_shapes_and_the_parameters_of_stock(name: str, sizes: tuple[int, ...]) -> None:
-    recipe = load_recipe(name)
-    shape = recipe.model
-    assert isinstance(shape, ModernEncoder)
-    assert (shape.layers, shape.hidden_size, shape.heads, shape.intermediate_size, recipe.tokenizer.vocabulary) == sizes
-    with torch.device("meta"):
-        stock = ModernBertForMaskedLM(ModernBertConfig(**shape.to_hugging_face(sizes[4], recipe.length)))
-        ours = ModernBert(shape, sizes[4])
-    assert ours.parameter_count() == stock.num_parameters()
-
-
-@pytest.mark.parametrize("name", ["modern, global", "modern, mixed"])
-@torch.inference_mode()
-def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
-    shape = LAYOUTS[name]
-    model = built(shape)
-    (tmp_path / "config.json").write_text(json.dumps(shape.to_hugging_face(VOCABULARY, LENGTH)))
-    save_file(shape.export_weights(model), tmp_path / "model.safetensors", metadata={"format": "pt"})
-    stock = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
-    assert type(stock) is ModernBertForMaskedLM
-    for attend in (None, padding()):
-        assert_same_model(model, stock, tokens(), attend)
 
 
 # ---------------------------------------------------------------- what cannot be held exactly is refused
