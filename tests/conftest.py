@@ -6,6 +6,7 @@
     start, daybreak     the command line in a process of its own, forked so that it imports nothing
     ungated             exports pass without the parity check
     refused             a command in this process, which must end with one sentence
+    small_disk          a file system of its own, for a full or read-only disk
 
 ``in_process.command`` runs a command in this process; a run of 40 steps takes less than a second of it. The parity
 check of every test is a fork, too, and takes half a second.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -157,6 +159,18 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return said
 
     return run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 96 MiB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "daybreak", str(folder)]
+    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs root and the right to mount")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=False)
 
 
 @pytest.fixture(scope="session")

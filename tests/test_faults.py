@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -99,20 +99,6 @@ def test_a_torn_checkpoint_is_said_and_the_one_before_it_is_taken(
     said, step = flat(done.stdout), int(before.name.removeprefix("step-"))
     assert f"Skipping an incomplete checkpoint: {newest.name}" in said and f"Resuming at step {step}," in said
     assert steps(stopped) == 300
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 80 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=80m", "daybreak", str(folder)]
-    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("needs root and the right to mount")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=False)
 
 
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,19 +73,6 @@ def test_a_read_only_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Path, "touch", refuse)
     with pytest.raises(UserError, match="read-only file system"):
         check_room(tmp_path, checkpoint_bytes=1, model_bytes=1)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 96 MiB of its own."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    command = [mount or "mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)]
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("needs root and the right to mount")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_real_small_disk_is_measured_and_read_only_refused(small_disk: Path) -> None:
