@@ -60,9 +60,3 @@ def test_every_source_file_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"[\w/]+\.py", TEXTS["docs/architecture.md"]))
     assert len(named) > 50
     assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in known)] == []
-
-
-def test_make_knows_the_two_commands() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for goal in re.findall(r"^make (\w+)", TEXTS["README.md"], re.MULTILINE):
-        assert re.search(rf"^{goal}:", makefile, re.MULTILINE)
