@@ -70,13 +70,6 @@ def test_schedules_are_those_of_a_run_that_starts_at_once(tmp_path: Path) -> Non
     assert [stage for _, stage, _ in steps(tmp_path / "late")] == ["causal"] * 9 + ["masked"] * 27
 
 
-def test_a_replay_repeats_it_bit_for_bit(tmp_path: Path) -> None:
-    late = slow(tmp_path / "run", start=4.0, budget="40s")
-    journaled(late)
-    again, _ = replayed(slow(tmp_path / "again", start=9.0, budget="1h"), tmp_path / "run")
-    assert equal(late, again)
-
-
 def views(position: int, rows: int, progress: float) -> Batch:
     """Sequences that change in the middle of the run, as those of views do."""
     return rows_of(position + (1000 if progress < 0.5 else 0), rows, LENGTH)
@@ -89,6 +82,7 @@ def pairs(position: int, rows: int, progress: float) -> Batch:
 FIRST = Phase(take=take, length=LENGTH, rows_per_epoch=1000, batch=ROWS, microbatch=ROWS)
 LATER = replace(FIRST, take=lambda position, rows, progress: rows_of(position, rows, 2 * LENGTH), length=2 * LENGTH)
 SCHEDULES: dict[str, dict[str, Any]] = {
+    "trapezoid and causal stage": {},
     "triangle": {"schedule": BudgetTriangle()},
     "linear": {"schedule": WarmupLinear(warmup=0.25)},
     "cosine": {"schedule": Cosine(warmup=0.25)},
@@ -98,11 +92,11 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "views": {"phases": (replace(FIRST, take=views),)},
     "finish": {"phases": (FIRST, replace(FIRST, take=pairs)), "finish": Finish(start=0.7), "objective": Masked()},
 }
-"""What else changes along a run."""
+"""What changes along a run."""
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_other_schedule_is_that_of_a_run_that_starts_at_once_and_is_replayed(name: str, tmp_path: Path) -> None:
+def test_every_schedule_is_that_of_a_run_that_starts_at_once_and_is_replayed(name: str, tmp_path: Path) -> None:
     late, prompt = (
         slow(tmp_path / folder, start=start, budget=budget, **SCHEDULES[name])
         for folder, start, budget in (("late", 4.0, "40s"), ("prompt", 0.0, "36s"))
