@@ -126,19 +126,14 @@ def test_initial_weights_are_a_truncated_normal() -> None:
 # ---------------------------------------------------------------- the exported folder
 
 
-def write_folder(folder: Path, shape: BertEncoder, model: Bert) -> Path:
-    config = shape.to_hugging_face(VOCABULARY, LENGTH, SpecialIds(pad=7, cls=9, sep=11))
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(shape.export_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
 @pytest.mark.parametrize("name", ["bert, masked only", "bert, next sentence"])
 @torch.inference_mode()
 def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
     shape = LAYOUTS[name]
     model, ids, attend = built(shape), tokens(), padding()
-    write_folder(tmp_path, shape, model)
+    config = shape.to_hugging_face(VOCABULARY, LENGTH, SpecialIds(pad=7, cls=9, sep=11))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(shape.export_weights(model), tmp_path / "model.safetensors", metadata={"format": "pt"})
     inputs = {"input_ids": ids, "attention_mask": attend.long(), "token_type_ids": two_segments()}
     ours = model.logits(ids, attend=attend, types=two_segments())[attend]
 
