@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 from small_records import MACHINE, step_record
-from toy_run import decisions
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.files import read_json_lines
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import Decisions, TraceRecord
+from daybreak.schemas.run import TraceRecord
 from daybreak.training.monitoring.journal import Journal, cut_back
-from daybreak.training.recovery import with_change
 
 FULL = Path("/dev/full")
 
@@ -51,17 +49,6 @@ def test_going_back_cuts_both_records_and_what_follows_is_added(tmp_path: Path) 
     assert [(line["type"], line["step"]) for line in lost] == [("step", 4), ("step", 5), ("step", 6), ("machine", 8)]
     del lost[-1]["type"]
     assert from_dict(MachineRecord, lost[-1]) == MACHINE
-
-
-def test_what_is_decided_on_the_way_is_where_a_resume_looks(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    journal = Journal(run)
-    start = decisions(reserve_seconds=1 / 3)
-    changed = with_change(start, 7, "diverged", rate=0.125, skip_to=99)
-    journal.write_decisions(start)
-    journal.write_decisions(changed)
-    journal.close()
-    assert read_json(run.decisions, Decisions) == changed
 
 
 def test_a_torn_line_is_gone_after_a_resume_also_where_nothing_is_lost(tmp_path: Path) -> None:
