@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from in_process import command, exit_code, stopped_at
-from rendezvous import free_port
+from rendezvous import two_ranks
 from safetensors.torch import load_file
 
 from daybreak.commands import pretrain
@@ -219,8 +219,7 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
     run = tmp_path / "run"
     words = ["pretrain", "bert-gpu", "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES]
     words += ["--batch", "0", "--devices.batch", "4", "--devices.rate-rule", "linear", "--devices.reference", "4"]
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [start(*words, **torchrun, RANK=str(rank)) for rank in (0, 1)]
+    ranks = two_ranks(start, *words)
     said = [process.communicate(timeout=200) for process in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     told = re.sub(r"\s+", " ", said[0][0])

@@ -44,7 +44,6 @@ def test_it_is_the_mean_of_the_snapshots_that_count(fraction: float, every: int)
         walk(module, average, step, step)
         if fraction > 0 and (step - 1) / STEPS >= 1 - fraction and step % every == 0:
             snapshots.append([parameter.detach().double().numpy() for parameter in module.parameters()])
-            snapshots[-1] = [array.copy() for array in snapshots[-1]]
     average.put_in(reference)
     expected = [np.mean(arrays, axis=0) for arrays in zip(*snapshots)] or [p.detach() for p in layer().parameters()]
     assert int(average.tensors()["count"]) == len(snapshots)

@@ -106,13 +106,18 @@ def test_slow_growth_is_caught_for_the_lowest_loss_counts() -> None:
     assert loss > 8.0
 
 
+def stepped(health: Health, kind: str) -> Health:
+    """The health after a step of this kind."""
+    if kind == "good":
+        return health.after_good(5.0, 1.0)
+    return health.after_bad() if kind == "bad" else health.after_overflow()
+
+
 @given(st.lists(st.sampled_from("good bad overflow".split()), max_size=120))
 def test_a_run_is_ill_after_too_many_bad_steps_in_the_window(steps: list[str]) -> None:
     health = Health()
     for place, kind in enumerate(steps, start=1):
-        health = {"good": health.after_good(5.0, 1.0), "bad": health.after_bad(), "overflow": health.after_overflow()}[
-            kind
-        ]
+        health = stepped(health, kind)
         assert health.has_diverged == (steps[max(0, place - WINDOW) : place].count("bad") >= MAX_BAD_STEPS)
         assert health.dropped == place - steps[:place].count("good")
         assert health.seen == steps[:place].count("good")
@@ -123,9 +128,7 @@ def test_the_first_bad_step_is_known(steps: list[str]) -> None:
     """Checkpoints before it were followed by a step that went well or at least not badly."""
     health = Health()
     for kind in steps:
-        health = {"good": health.after_good(5.0, 1.0), "bad": health.after_bad(), "overflow": health.after_overflow()}[
-            kind
-        ]
+        health = stepped(health, kind)
     recent = range(max(0, len(steps) - WINDOW), len(steps))
     expected = next((step for step in recent if steps[step] == "bad"), len(steps))
     assert replace(START, step=len(steps), health=health).first_bad == expected
