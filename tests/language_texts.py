@@ -6,145 +6,65 @@ import random
 
 LISTS = {
     "chinese": (
-        "\u8001\u5e08|\u519c\u592b|\u533b\u751f|\u753b\u5bb6|\u6c34\u624b|\u9762\u5305\u5e08|"
-        "\u6b4c\u624b|\u53f8\u673a|\u4f5c\u5bb6|\u730e\u4eba|\u90bb\u5c45|\u5976\u5976",
-        "\u6bcf\u5929\u65e9\u4e0a\u5728\u6cb3\u8fb9|"
-        "\u51ac\u5929\u4ee5\u524d\u5728\u6559\u5802\u540e\u9762|\u5728\u8001\u57ce\u91cc|"
-        "\u5b89\u9759\u7684\u665a\u4e0a\u5728\u5927\u6811\u4e0b|"
-        "\u6218\u4e89\u7ed3\u675f\u4ee5\u540e\u5728\u5e02\u573a\u4e0a|"
-        "\u6628\u5929\u5728\u706b\u8f66\u7ad9",
-        "\u627e\u5230\u4e86|\u753b\u4e86|\u5e26\u8d70\u4e86|\u770b\u7740|\u6253\u626b\u4e86|"
-        "\u5356\u6389\u4e86|\u85cf\u8d77\u4e86|\u6253\u7834\u4e86|\u4fee\u597d\u4e86|\u4e70\u4e86",
-        "\u4e00\u5f20\u65e7\u684c\u5b50|\u4e09\u6247\u7a97\u6237|\u6f02\u4eae\u7684\u82b1\u56ed|"
-        "\u59b9\u59b9\u7684\u4fe1|\u4e00\u7bee\u82f9\u679c|\u90a3\u5ea7\u77f3\u6865|"
-        "\u4e00\u9762\u955c\u5b50|\u4e24\u652f\u8721\u70db|\u6728\u5934\u68af\u5b50|"
-        "\u7eff\u8272\u7684\u74f6\u5b50",
-        "{0}{1}{2}{3}\u3002",
-        "\uff0c",
+        "老师|农夫|医生|画家|水手|面包师|歌手|司机|作家|猎人|邻居|奶奶",
+        "每天早上在河边|冬天以前在教堂后面|在老城里|安静的晚上在大树下|战争结束以后在市场上|昨天在火车站",
+        "找到了|画了|带走了|看着|打扫了|卖掉了|藏起了|打破了|修好了|买了",
+        "一张旧桌子|三扇窗户|漂亮的花园|妹妹的信|一篮苹果|那座石桥|一面镜子|两支蜡烛|木头梯子|绿色的瓶子",
+        "{0}{1}{2}{3}。",
+        "，",  # noqa: RUF001
     ),
     "japanese": (
-        "\u5148\u751f\u306f|\u8fb2\u5bb6\u306f|\u533b\u8005\u306f|\u753b\u5bb6\u306f|"
-        "\u8239\u4e57\u308a\u306f|\u30d1\u30f3\u5c4b\u306f|\u6b4c\u624b\u306f|"
-        "\u904b\u8ee2\u624b\u306f|\u4f5c\u5bb6\u306f|\u96a3\u306e\u304a\u3070\u3042\u3055\u3093\u306f",
-        "\u6bce\u671d\u5ddd\u306e\u305d\u3070\u3067|"
-        "\u51ac\u306e\u524d\u306b\u6559\u4f1a\u306e\u5f8c\u308d\u3067|\u53e4\u3044\u753a\u3067|"
-        "\u9759\u304b\u306a\u591c\u306b\u5927\u304d\u306a\u6728\u306e\u4e0b\u3067|\u5e02\u5834\u3067|"
-        "\u6628\u65e5\u99c5\u524d\u306e\u30ec\u30b9\u30c8\u30e9\u30f3\u3067",
-        "\u898b\u3064\u3051\u305f|\u63cf\u3044\u305f|\u904b\u3093\u3060|\u773a\u3081\u305f|"
-        "\u6383\u9664\u3057\u305f|\u58f2\u3063\u305f|\u96a0\u3057\u305f|\u58ca\u3057\u305f|"
-        "\u76f4\u3057\u305f|\u8cb7\u3063\u305f",
-        "\u53e4\u3044\u30c6\u30fc\u30d6\u30eb\u3092|\u4e09\u3064\u306e\u7a93\u3092|"
-        "\u304d\u308c\u3044\u306a\u5ead\u3092|\u59b9\u306e\u624b\u7d19\u3092|"
-        "\u308a\u3093\u3054\u306e\u304b\u3054\u3092|\u77f3\u306e\u6a4b\u3092|\u93e1\u3092|"
-        "\u308d\u3046\u305d\u304f\u3092|\u306f\u3057\u3054\u3092|\u7dd1\u306e\u3073\u3093\u3092",
-        "{0}{1}{3}{2}\u3002",
-        "\u3001",
+        "先生は|農家は|医者は|画家は|船乗りは|パン屋は|歌手は|運転手は|作家は|隣のおばあさんは",
+        "毎朝川のそばで|冬の前に教会の後ろで|古い町で|静かな夜に大きな木の下で|市場で|昨日駅前のレストランで",
+        "見つけた|描いた|運んだ|眺めた|掃除した|売った|隠した|壊した|直した|買った",
+        "古いテーブルを|三つの窓を|きれいな庭を|妹の手紙を|りんごのかごを|石の橋を|鏡を|ろうそくを|はしごを|緑のびんを",
+        "{0}{1}{3}{2}。",
+        "、",
     ),
     "arabic": (
-        "\u0627\u0644\u0645\u0639\u0644\u0645|\u0627\u0644\u0641\u0644\u0627\u062d|"
-        "\u0627\u0644\u0637\u0628\u064a\u0628|\u0627\u0644\u0631\u0633\u0627\u0645|"
-        "\u0627\u0644\u0628\u062d\u0627\u0631|\u0627\u0644\u062e\u0628\u0627\u0632|"
-        "\u0627\u0644\u0645\u063a\u0646\u064a|\u0627\u0644\u0633\u0627\u0626\u0642|"
-        "\u0627\u0644\u0643\u0627\u062a\u0628|\u0627\u0644\u0635\u064a\u0627\u062f",
-        "\u0642\u0631\u0628 \u0627\u0644\u0646\u0647\u0631|"
-        "\u062e\u0644\u0641 \u0627\u0644\u0645\u0633\u062c\u062f|"
-        "\u0641\u064a \u0627\u0644\u0645\u062f\u064a\u0646\u0629 \u0627\u0644\u0642\u062f\u064a\u0645\u0629|"
-        "\u062a\u062d\u062a \u0627\u0644\u0634\u062c\u0631\u0629 \u0627\u0644\u0643\u0628\u064a\u0631\u0629|"
-        "\u0641\u064a \u0627\u0644\u0633\u0648\u0642|"
-        "\u0623\u0645\u0627\u0645 \u0627\u0644\u0645\u062d\u0637\u0629",
-        "\u0648\u062c\u062f|\u0631\u0633\u0645|\u062d\u0645\u0644|\u0631\u0623\u0649|"
-        "\u0646\u0638\u0651\u0641|\u0628\u0627\u0639|\u0623\u062e\u0641\u0649|\u0643\u0633\u0631|"
-        "\u0623\u0635\u0644\u062d|\u0627\u0634\u062a\u0631\u0649",
-        "\u0627\u0644\u0637\u0627\u0648\u0644\u0629 \u0627\u0644\u0642\u062f\u064a\u0645\u0629|"
-        "\u062b\u0644\u0627\u062b \u0646\u0648\u0627\u0641\u0630|"
-        "\u0627\u0644\u062d\u062f\u064a\u0642\u0629 \u0627\u0644\u062c\u0645\u064a\u0644\u0629|"
-        "\u0631\u0633\u0627\u0644\u0629 \u0623\u062e\u062a\u0647|"
-        "\u0633\u0644\u0629 \u0627\u0644\u062a\u0641\u0627\u062d|"
-        "\u0627\u0644\u062c\u0633\u0631 \u0627\u0644\u062d\u062c\u0631\u064a|"
-        "\u0627\u0644\u0645\u0631\u0622\u0629|\u0634\u0645\u0639\u062a\u064a\u0646|"
-        "\u0627\u0644\u0633\u0644\u0651\u0645|"
-        "\u0627\u0644\u0632\u062c\u0627\u062c\u0629 \u0627\u0644\u062e\u0636\u0631\u0627\u0621",
+        "المعلم|الفلاح|الطبيب|الرسام|البحار|الخباز|المغني|السائق|الكاتب|الصياد",
+        "قرب النهر|خلف المسجد|في المدينة القديمة|تحت الشجرة الكبيرة|في السوق|أمام المحطة",
+        "وجد|رسم|حمل|رأى|نظّف|باع|أخفى|كسر|أصلح|اشترى",
+        "الطاولة القديمة|ثلاث نوافذ|الحديقة الجميلة|رسالة أخته|سلة التفاح|الجسر الحجري|المرآة|شمعتين|السلّم|"
+        "الزجاجة الخضراء",
         "{2} {0} {3} {1}.",
-        "\u060c ",
+        "، ",
     ),
     "finnish": (
-        "opettaja|maanviljelij\xe4|l\xe4\xe4k\xe4ri|taidemaalari|merimies|leipuri|laulaja|kuljettaja|"
-        "kirjailija|mets\xe4st\xe4j\xe4|V\xe4in\xf6|\xc4iti",
-        "joen l\xe4hell\xe4|kirkon takana|vanhassa kaupungissa|suuren m\xe4nnyn alla|torilla|"
-        "hiljaisena y\xf6n\xe4|Jyv\xe4skyl\xe4ss\xe4",
-        "l\xf6yt\xe4\xe4|maalaa|kantaa|n\xe4kee|siivoaa|myy|piilottaa|s\xe4rkee|korjaa|ostaa",
-        "vanhan p\xf6yd\xe4n|kolme ikkunaa|kauniin pihan|sisarensa kirjeen|"
-        "korillisen hyvi\xe4 omenoita|kivisillan|peilin|kynttil\xf6it\xe4|tikkaat|vihre\xe4n pullon",
+        "opettaja|maanviljelijä|lääkäri|taidemaalari|merimies|leipuri|laulaja|kuljettaja|kirjailija|"
+        "metsästäjä|Väinö|Äiti",
+        "joen lähellä|kirkon takana|vanhassa kaupungissa|suuren männyn alla|torilla|hiljaisena yönä|Jyväskylässä",
+        "löytää|maalaa|kantaa|näkee|siivoaa|myy|piilottaa|särkee|korjaa|ostaa",
+        "vanhan pöydän|kolme ikkunaa|kauniin pihan|sisarensa kirjeen|korillisen hyviä omenoita|kivisillan|"
+        "peilin|kynttilöitä|tikkaat|vihreän pullon",
         "{0} {2} {3} {1}.",
         ", ja ",
     ),
     "german": (
-        "Der Lehrer|Der Bauer|Die \xc4rztin|Die Malerin|Der Matrose|Der B\xe4cker|Die S\xe4ngerin|"
-        "Der Fahrer|Die J\xe4gerin|Frau M\xfcller",
-        "am Flu\xdf|hinter der Kirche|in der Altstadt|unter dem gro\xdfen Baum|auf dem Markt|jeden Morgen|in K\xf6ln",
-        "findet|malt|tr\xe4gt|sieht|s\xe4ubert|verkauft|versteckt|zerbricht|repariert|kauft",
-        "den alten Tisch|drei Fenster|den sch\xf6nen Garten|den Brief der Schwester|"
-        "einen Korb voll \xc4pfel|die Steinbr\xfccke|den Spiegel|zwei Kerzen|die Leiter|"
-        "die gr\xfcne Flasche",
+        "Der Lehrer|Der Bauer|Die Ärztin|Die Malerin|Der Matrose|Der Bäcker|Die Sängerin|Der Fahrer|"
+        "Die Jägerin|Frau Müller",
+        "am Fluß|hinter der Kirche|in der Altstadt|unter dem großen Baum|auf dem Markt|jeden Morgen|in Köln",
+        "findet|malt|trägt|sieht|säubert|verkauft|versteckt|zerbricht|repariert|kauft",
+        "den alten Tisch|drei Fenster|den schönen Garten|den Brief der Schwester|einen Korb voll Äpfel|"
+        "die Steinbrücke|den Spiegel|zwei Kerzen|die Leiter|die grüne Flasche",
         "{0} {2} {1} {3}.",
         ", und ",
     ),
     "hindi": (
-        "\u0936\u093f\u0915\u094d\u0937\u0915|\u0915\u093f\u0938\u093e\u0928|"
-        "\u0921\u0949\u0915\u094d\u091f\u0930|\u091a\u093f\u0924\u094d\u0930\u0915\u093e\u0930|"
-        "\u0928\u093e\u0935\u093f\u0915|\u092c\u0947\u0915\u0930|\u0917\u093e\u092f\u0915|"
-        "\u091a\u093e\u0932\u0915|\u0932\u0947\u0916\u0915|\u0936\u093f\u0915\u093e\u0930\u0940",
-        "\u0928\u0926\u0940 \u0915\u0947 \u092a\u093e\u0938|"
-        "\u092e\u0902\u0926\u093f\u0930 \u0915\u0947 \u092a\u0940\u091b\u0947|"
-        "\u092a\u0941\u0930\u093e\u0928\u0947 \u0936\u0939\u0930 \u092e\u0947\u0902|"
-        "\u092c\u0921\u093c\u0947 \u092a\u0947\u0921\u093c \u0915\u0947 \u0928\u0940\u091a\u0947|"
-        "\u092c\u093e\u091c\u093c\u093e\u0930 \u092e\u0947\u0902|"
-        "\u0939\u0930 \u0938\u0941\u092c\u0939",
-        "\u0922\u0942\u0901\u0922\u0924\u093e \u0939\u0948|"
-        "\u092c\u0928\u093e\u0924\u093e \u0939\u0948|\u0909\u0920\u093e\u0924\u093e \u0939\u0948|"
-        "\u0926\u0947\u0916\u0924\u093e \u0939\u0948|"
-        "\u0938\u093e\u092b\u093c \u0915\u0930\u0924\u093e \u0939\u0948|"
-        "\u092c\u0947\u091a\u0924\u093e \u0939\u0948|"
-        "\u091b\u093f\u092a\u093e\u0924\u093e \u0939\u0948|"
-        "\u0924\u094b\u0921\u093c\u0924\u093e \u0939\u0948|"
-        "\u0920\u0940\u0915 \u0915\u0930\u0924\u093e \u0939\u0948|"
-        "\u0916\u0930\u0940\u0926\u0924\u093e \u0939\u0948",
-        "\u092a\u0941\u0930\u093e\u0928\u0940 \u092e\u0947\u091c\u093c|"
-        "\u0924\u0940\u0928 \u0916\u093f\u0921\u093c\u0915\u093f\u092f\u093e\u0901|"
-        "\u0938\u0941\u0902\u0926\u0930 \u092c\u0917\u0940\u091a\u093e|"
-        "\u092c\u0939\u0928 \u0915\u0940 \u091a\u093f\u091f\u094d\u0920\u0940|"
-        "\u0938\u0947\u092c\u094b\u0902 \u0915\u0940 \u091f\u094b\u0915\u0930\u0940|"
-        "\u092a\u0924\u094d\u0925\u0930 \u0915\u093e \u092a\u0941\u0932|\u0906\u0908\u0928\u093e|"
-        "\u0926\u094b \u092e\u094b\u092e\u092c\u0924\u094d\u0924\u093f\u092f\u093e\u0901|"
-        "\u0938\u0940\u0922\u093c\u0940|\u0939\u0930\u0940 \u092c\u094b\u0924\u0932",
-        "{0} {1} {3} {2}\u0964",
-        " \u0914\u0930 ",
+        "शिक्षक|किसान|डॉक्टर|चित्रकार|नाविक|बेकर|गायक|चालक|लेखक|शिकारी",
+        "नदी के पास|मंदिर के पीछे|पुराने शहर में|बड़े पेड़ के नीचे|बाज़ार में|हर सुबह",
+        "ढूँढता है|बनाता है|उठाता है|देखता है|साफ़ करता है|बेचता है|छिपाता है|तोड़ता है|ठीक करता है|खरीदता है",
+        "पुरानी मेज़|तीन खिड़कियाँ|सुंदर बगीचा|बहन की चिट्ठी|सेबों की टोकरी|पत्थर का पुल|आईना|दो मोमबत्तियाँ|सीढ़ी|हरी बोतल",
+        "{0} {1} {3} {2}।",
+        " और ",
     ),
     "thai": (
-        "\u0e04\u0e23\u0e39|\u0e0a\u0e32\u0e27\u0e19\u0e32|\u0e2b\u0e21\u0e2d|"
-        "\u0e0a\u0e48\u0e32\u0e07\u0e27\u0e32\u0e14|\u0e01\u0e30\u0e25\u0e32\u0e2a\u0e35|"
-        "\u0e04\u0e19\u0e17\u0e33\u0e02\u0e19\u0e21\u0e1b\u0e31\u0e07|"
-        "\u0e19\u0e31\u0e01\u0e23\u0e49\u0e2d\u0e07|\u0e04\u0e19\u0e02\u0e31\u0e1a\u0e23\u0e16|"
-        "\u0e19\u0e31\u0e01\u0e40\u0e02\u0e35\u0e22\u0e19|\u0e04\u0e38\u0e13\u0e22\u0e32\u0e22",
-        "\u0e43\u0e01\u0e25\u0e49\u0e41\u0e21\u0e48\u0e19\u0e49\u0e33|"
-        "\u0e2b\u0e25\u0e31\u0e07\u0e27\u0e31\u0e14|"
-        "\u0e43\u0e19\u0e40\u0e21\u0e37\u0e2d\u0e07\u0e40\u0e01\u0e48\u0e32|"
-        "\u0e43\u0e15\u0e49\u0e15\u0e49\u0e19\u0e44\u0e21\u0e49\u0e43\u0e2b\u0e0d\u0e48|"
-        "\u0e17\u0e35\u0e48\u0e15\u0e25\u0e32\u0e14|\u0e17\u0e38\u0e01\u0e40\u0e0a\u0e49\u0e32",
-        "\u0e1e\u0e1a|\u0e27\u0e32\u0e14|\u0e16\u0e37\u0e2d|\u0e21\u0e2d\u0e07\u0e14\u0e39|"
-        "\u0e17\u0e33\u0e04\u0e27\u0e32\u0e21\u0e2a\u0e30\u0e2d\u0e32\u0e14|\u0e02\u0e32\u0e22|"
-        "\u0e0b\u0e48\u0e2d\u0e19|\u0e17\u0e33\u0e25\u0e32\u0e22|\u0e0b\u0e48\u0e2d\u0e21|"
-        "\u0e0b\u0e37\u0e49\u0e2d",
-        "\u0e42\u0e15\u0e4a\u0e30\u0e40\u0e01\u0e48\u0e32|"
-        "\u0e2b\u0e19\u0e49\u0e32\u0e15\u0e48\u0e32\u0e07\u0e2a\u0e32\u0e21\u0e1a\u0e32\u0e19|"
-        "\u0e2a\u0e27\u0e19\u0e2a\u0e27\u0e22|"
-        "\u0e08\u0e14\u0e2b\u0e21\u0e32\u0e22\u0e02\u0e2d\u0e07\u0e19\u0e49\u0e2d\u0e07\u0e2a\u0e32\u0e27|"
-        "\u0e15\u0e30\u0e01\u0e23\u0e49\u0e32\u0e41\u0e2d\u0e1b\u0e40\u0e1b\u0e34\u0e25|"
-        "\u0e2a\u0e30\u0e1e\u0e32\u0e19\u0e2b\u0e34\u0e19|\u0e01\u0e23\u0e30\u0e08\u0e01|"
-        "\u0e40\u0e17\u0e35\u0e22\u0e19\u0e2a\u0e2d\u0e07\u0e40\u0e25\u0e48\u0e21|"
-        "\u0e1a\u0e31\u0e19\u0e44\u0e14|\u0e02\u0e27\u0e14\u0e2a\u0e35\u0e40\u0e02\u0e35\u0e22\u0e27",
+        "ครู|ชาวนา|หมอ|ช่างวาด|กะลาสี|คนทำขนมปัง|นักร้อง|คนขับรถ|นักเขียน|คุณยาย",
+        "ใกล้แม่น้ำ|หลังวัด|ในเมืองเก่า|ใต้ต้นไม้ใหญ่|ที่ตลาด|ทุกเช้า",
+        "พบ|วาด|ถือ|มองดู|ทำความสะอาด|ขาย|ซ่อน|ทำลาย|ซ่อม|ซื้อ",
+        "โต๊ะเก่า|หน้าต่างสามบาน|สวนสวย|จดหมายของน้องสาว|ตะกร้าแอปเปิล|สะพานหิน|กระจก|เทียนสองเล่ม|บันได|ขวดสีเขียว",
         "{0}{2}{3}{1}",
-        "\u0e41\u0e25\u0e30",
+        "และ",
     ),
 }
 """For each language four lists, the pattern of a sentence, and what joins two halves."""
