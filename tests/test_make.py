@@ -58,17 +58,7 @@ def test_two_workers_share_the_tests_and_the_end_lists_what_was_skipped(tmp_path
         "    pytest.skip('needs a GPU of its own')\n"
     )
     flags = pytest_command()[4:]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-c",
-        ROOT / "pyproject.toml",
-        *flags,
-        "-p",
-        "no:cacheprovider",
-        tmp_path,
-    ]
+    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", *flags, tmp_path]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     settings = {"PYTEST_XDIST_AUTO_NUM_WORKERS": "2", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     done = subprocess.run(command, capture_output=True, text=True, env=clean | settings, check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -22,29 +23,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools")
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "source"
-    for name in ["pyproject.toml", "README.md", "LICENSE", *map(str, (ROOT / "src").rglob("*"))]:
-        path = ROOT / name
-        if (
-            path.is_file()
-            and path.suffix in {".py", ".typed", ".toml", ".md", ".json", ".html", ".css", ".js", ""}
-            and ".egg-info" not in str(path)
-        ):
-            target = copy / path.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "-q",
-        "-w",
-        str(folder),
-        str(copy),
-    ]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    build = "-m pip wheel --no-deps --no-build-isolation -q -w".split()
+    done = subprocess.run([sys.executable, *build, folder, copy], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (found,) = folder.glob("*.whl")
     return found
