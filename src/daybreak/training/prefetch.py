@@ -22,8 +22,6 @@ class Prefetch:
         self._thread: ThreadPoolExecutor | None = None
         self._key: Hashable = None
         self._pending: Future[Batch] | None = None
-        self.hits = self.misses = 0
-        """Number of requests served from the prefetched batch, and of all others."""
 
     def take(self, key: Hashable, make: Make) -> Batch:
         """Return the prefetched batch if its key is ``key``, else the result of ``make``.
@@ -32,9 +30,7 @@ class Prefetch:
         """
         pending, self._pending = self._pending, None
         if pending is not None and self._key == key:
-            self.hits += 1
             return pending.result()
-        self.misses += 1
         return make()
 
     def start(self, key: Hashable, make: Make) -> None:
