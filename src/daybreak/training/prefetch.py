@@ -19,7 +19,7 @@ class Prefetch:
     """Holds at most one batch loaded ahead of time, in pinned memory for a GPU."""
 
     def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._key: Hashable = None
         self._pending: Future[Batch] | None = None
 
@@ -35,6 +35,4 @@ class Prefetch:
 
     def start(self, key: Hashable, make: Make) -> None:
         """Start loading the batch that is probably requested next."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._key, self._pending = key, self._thread.submit(make)
