@@ -87,12 +87,13 @@ def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
         say(f"Resuming with {world.size} processes instead of {current.world_size}; the batch stays the same.")
         why = f"resumed on {world.size} instead of {current.world_size} processes"
         decisions = with_change(decisions, progress.step, why, world_size=world.size, threads=torch.get_num_threads())
-    torch.set_num_threads(current_change(decisions, progress.step).threads)
+        current = current_change(decisions, progress.step)
+    torch.set_num_threads(current.threads)
     if decisions != training.decisions and world.is_first:
         write_json(run.decisions, decisions)
-    phases = with_microbatch(training.phases, current_change(decisions, progress.step).microbatch)
+    phases = with_microbatch(training.phases, current.microbatch)
     training = replace(training, phases=phases, decisions=decisions)
-    if current_change(decisions, progress.step).compiled and not compiled_everywhere(training, progress):
+    if current.compiled and not compiled_everywhere(training, progress):
         decisions = without_compilation(decisions, progress.step)
         if world.is_first:
             write_json(run.decisions, decisions)
