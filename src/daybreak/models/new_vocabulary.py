@@ -28,9 +28,8 @@ def with_vocabulary(
     fresh = shape.build(_ids(new))
     # Tied tensors have several names. Only these tables have one row per id.
     tables = {id(tensor) for tensor in (model.decoder.weight, model.decoder.bias)}
-    state = fresh.state_dict()
     others = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in tables}
-    fresh.load_state_dict({**state, **{name: tensor.detach() for name, tensor in others.items() if name in state}})
+    fresh.load_state_dict(others, strict=False)
     sources = token_sources(old, new, old_special, new_special)
     weight, bias = model.decoder.weight.detach(), model.decoder.bias
     with torch.no_grad():

@@ -102,10 +102,7 @@ def build(
     if init and recipe.word_vectors.weight and not (recipe.origin.init or recipe.origin.branch):
         initialise_embeddings(model, recipe, shards)
     if init and recipe.origin.init:
-        parent = starting_weights(recipe, data, shards).state_dict()
-        outcome = model.load_state_dict(
-            {name: parent[name] for name in parent if name in model.state_dict()}, strict=False
-        )
+        outcome = model.load_state_dict(starting_weights(recipe, data, shards).state_dict(), strict=False)
         if outcome.missing_keys:
             say(f"The model to continue lacks {', '.join(sorted(outcome.missing_keys))}: initialized at random.")
     model = model.to(decisions.device)
