@@ -38,7 +38,7 @@ def test_going_back_cuts_both_records_and_what_follows_is_added(tmp_path: Path) 
         journal.trace(TraceRecord(step=step, elapsed=step + 1 / 3, progress=step / 7))
         journal.on_step(step_record(step + 1, loss=5.0))
     journal.on_machine(MACHINE)
-    assert journal.roll_back(3) == 3
+    journal.roll_back(3)
     journal.trace(TraceRecord(step=3, elapsed=9.0, progress=0.7))
     journal.on_step(step_record(4, loss=2.0))
     journal.close()

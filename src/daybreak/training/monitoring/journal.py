@@ -43,12 +43,11 @@ class Journal:
     def on_machine(self, record: MachineRecord) -> None:
         self._append(self._metrics, json.dumps({"type": "machine", **to_dict(record)}) + "\n")
 
-    def roll_back(self, step: int) -> int:
-        """Cut the records to those before ``step``, as a resume does; return the number of lost steps."""
+    def roll_back(self, step: int) -> None:
+        """Cut the records to those before ``step``, as a resume does."""
         self.close()
-        lost = cut_back(self._run, step)
+        cut_back(self._run, step)
         self._open()
-        return lost
 
     def write_decisions(self, decisions: Decisions) -> None:
         """Write the decisions made during the run for resumes and replays."""
