@@ -33,7 +33,7 @@ def batch(size: str, paper: int) -> int:
 
 def rate(paper: float, hidden_size: int, faithful: bool) -> float:
     """Peak learning rate: times sqrt(768 / hidden_size) below base, rounded to two digits."""
-    if faithful or hidden_size >= BASE_HIDDEN_SIZE:
+    if not is_narrow(hidden_size, faithful):
         return paper
     return float(f"{paper * math.sqrt(BASE_HIDDEN_SIZE / hidden_size):.2g}")
 
