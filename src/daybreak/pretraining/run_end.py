@@ -148,18 +148,14 @@ def _forgetting(job: PretrainingJob, training: Training, final: ValidationRecord
 def _summarise(
     job: PretrainingJob, training: Training, progress: Progress, final: ValidationRecord, price: float | None
 ) -> Summary:
-    stepping = max(
-        training.time_by_category["train"]
-        + training.time_by_category["data"]
-        + training.time_by_category["communicate"],
-        1e-9,
-    )
+    used = training.time_by_category
+    stepping = max(used["train"] + used["data"] + used["communicate"], 1e-9)
     elapsed = training.clock.elapsed()
     return Summary(
         budget=job.recipe.budget,
         elapsed=round(elapsed, 3),
         wall=round(max(elapsed, time.time() - read_json(job.run.environment)["started"]), 3),
-        time_by_category={use: round(seconds, 3) for use, seconds in training.time_by_category.items()},
+        time_by_category={use: round(seconds, 3) for use, seconds in used.items()},
         steps=progress.step,
         tokens=progress.tokens,
         rows=progress.rows,
