@@ -281,16 +281,15 @@ def take_step(
     """
     rows = training.rows_of_step(progress, at)
     sums = accumulate(training, progress, at, rows, stop_requested)
-    loss_sum, targets = sums.loss, sums.targets
     training.clock.receive(sums.clock_sums)
     if second_starts and training.phase2.lr > 0:  # after the losses: a step that fails is repeated
         training.optimizer.state.clear()
-    count = max(targets, 1.0)  # independent draws may choose no position in a tiny batch
+    count = max(sums.targets, 1.0)  # independent draws may choose no position in a tiny batch
     gradients = gradients_of(training.model)
     divisor = count * progress.scale.factor
     norm = sums.norm / divisor
     health = progress.health.in_stage(stage(training, at) + CONTRASTIVE_SUFFIX * training.finishing(at))
-    loss, scale = loss_sum / count, progress.scale
+    loss, scale = sums.loss / count, progress.scale
     updated = not health.is_bad(loss, norm, training.max_grad_norm)
     if updated:
         torch._foreach_mul_(gradients, min(1.0, training.max_grad_norm / (norm + 1e-6)) / divisor)
@@ -306,7 +305,7 @@ def take_step(
         step=progress.step + 1,
         position=progress.position + rows,
         tokens=progress.tokens + rows * training.phase(progress, at).length,
-        targets=progress.targets + int(targets),
+        targets=progress.targets + int(sums.targets),
         losses=progress.losses.add(at, loss) if updated and training.phase2.when_flat else progress.losses,
         health=health,
         scale=scale,
