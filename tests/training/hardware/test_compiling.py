@@ -129,14 +129,10 @@ def test_one_position_asked_can_be_compiled_too() -> None:
 
 def test_names_and_the_state_dict_do_not_show_it() -> None:
     plain, model = built(SHAPES["crammed"]), built(SHAPES["crammed"])
-    assert try_compiled(model, lambda: void(backward(model, batch(16), 0.9)), "eager") is None
+    assert try_compiled(model, lambda: backward(model, batch(16), 0.9), "eager") is None
     assert list(model.state_dict()) == list(plain.state_dict())
     assert [n for n, _ in model.named_modules()] == [n for n, _ in plain.named_modules()]
     assert model.compiled is not None and all(parameter.grad is None for parameter in model.parameters())
-
-
-def void(value: object) -> None:
-    """A step returns nothing."""
 
 
 def fails_at_once(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
@@ -150,12 +146,24 @@ def fails_when_run(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., An
     return run
 
 
+def breaks_after(count: int, graphs: list[Any]) -> Callable[..., Any]:
+    """A compiler that fails after so many graphs, which it puts into the list."""
+
+    def compile_graph(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        if len(graphs) > count:
+            raise OSError("No space left on device")
+        return graph.forward
+
+    return compile_graph
+
+
 @pytest.mark.parametrize("backend", [fails_at_once, fails_when_run])
 def test_a_failing_compiler_leaves_a_run_that_never_compiled(
     name: str, backend: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = built(SHAPES[name])
-    why = try_compiled(model, lambda: void(backward(model, batch(16), 0.9)), backend)
+    why = try_compiled(model, lambda: backward(model, batch(16), 0.9), backend)
     assert why is not None and "no " in why and "\n" not in why and not why.endswith(".")
     output = capsys.readouterr()
     assert " ".join(why.split()) in " ".join((output.out + output.err).split())
@@ -177,15 +185,8 @@ def test_an_error_of_the_user_is_not_taken_for_the_compilers() -> None:
 
 
 def test_a_compiler_that_fails_at_a_later_stage_differs_from_other_errors() -> None:
-    model, graphs = built(SHAPES["bert"]), []
-
-    def breaks_later(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        graphs.append(graph)
-        if len(graphs) > 2:
-            raise OSError("No space left on device")
-        return graph.forward
-
-    assert try_compiled(model, lambda: void(backward(model, batch(16), 0.1)), breaks_later) is None
+    model = built(SHAPES["bert"])
+    assert try_compiled(model, lambda: backward(model, batch(16), 0.1), breaks_after(2, [])) is None
     with pytest.raises(Exception) as caught:
         backward(model, batch(16), 0.9)
     assert failed_to_compile(caught.value)
@@ -199,7 +200,7 @@ def test_a_compiler_that_fails_at_a_later_stage_differs_from_other_errors() -> N
 def test_torchs_own_compiler_learns_the_same() -> None:
     shape = ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=8)
     plain, model = built(shape), built(shape)
-    assert try_compiled(model, lambda: void(backward(model, batch(8), 0.9))) is None
+    assert try_compiled(model, lambda: backward(model, batch(8), 0.9)) is None
     assert backward(model, batch(8), 0.9) == pytest.approx(backward(plain, batch(8), 0.9), rel=1e-5)
     for (name, expected), (_, parameter) in zip(plain.named_parameters(), model.named_parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-3, atol=1e-5, msg=name)
@@ -220,16 +221,9 @@ def test_compiled_code_is_kept_where_the_next_run_finds_it(monkeypatch: pytest.M
 def test_a_stage_that_does_not_compile_runs_as_it_is_written(tmp_path: Path) -> None:
     """Decided at that step and written down: the run ends as one that never compiled."""
     objective, graphs = CausalThenMasked(causal_fraction=0.5), []
-
-    def breaks_later(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        graphs.append(graph)
-        if len(graphs) > 1:
-            raise OSError("No space left on device")
-        return graph.forward
-
     made = training(tmp_path / "compiled", objective=objective)
     made = replace(made, decisions=replace(made.decisions, compiled=True))
-    compile_blocks(made.model, breaks_later)
+    compile_blocks(made.model, breaks_after(1, graphs))
     journaled(made)
     assert made.run is not None
     (change,) = read_json(made.run.decisions, Decisions).changes
