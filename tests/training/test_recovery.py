@@ -47,6 +47,9 @@ from daybreak.training.step import Training, take_step
 
 pytestmark = pytest.mark.usefixtures("checkpoint_each_step")
 
+SICK = Poisoned(inner=Neighbours(), first=96, last=131)
+"""Steps 12 to 16 give no finite loss: five are skipped, then the run goes back and continues after them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bowl(Objective):
@@ -96,8 +99,7 @@ def test_a_step_that_is_left_out_leaves_weights_and_moments_as_they_are(tmp_path
 
 def test_rows_that_are_ill_are_passed_over(tmp_path: Path) -> None:
     """Sequences 96 to 131 give no finite loss: five steps are skipped, then the run continues after them."""
-    sick = Poisoned(inner=Neighbours(), first=96, last=131)
-    watched = Recorded(training(tmp_path / "run", objective=sick))
+    watched = Recorded(training(tmp_path / "run", objective=SICK))
     made = watched.training
     done = journaled(made)
     run = RunFolder(tmp_path / "run")
@@ -117,7 +119,7 @@ def test_rows_that_are_ill_are_passed_over(tmp_path: Path) -> None:
         factor = 1.0 if line["step"] < 11 else 0.5
         assert rates[line["step"] + 1] == pytest.approx(factor * 1e-2 * made.schedule(line["progress"]))
     assert made.time_by_category["lost"] > 0
-    again, other = replayed(training(tmp_path / "again", objective=sick), tmp_path / "run")
+    again, other = replayed(training(tmp_path / "again", objective=SICK), tmp_path / "run")
     assert equal(made, again) and other.position == done.position
 
 
@@ -130,7 +132,7 @@ class Jump(Schedule):
 
 
 def test_going_back_beyond_a_change_of_processes_keeps_those_that_are_there(tmp_path: Path) -> None:
-    made = training(tmp_path, objective=Poisoned(inner=Neighbours(), first=96, last=131))
+    made = training(tmp_path, objective=SICK)
     journaled(replace(made, decisions=with_change(made.decisions, 14, "resumed", world_size=3, threads=5)))
     (change,) = read_json(RunFolder(tmp_path).decisions, Decisions).changes
     assert (change.step, change.world_size, change.threads, change.rate) == (11, 3, 5, 0.5)
@@ -178,9 +180,8 @@ def test_without_a_checkpoint_there_is_no_way_back(tmp_path: Path, monkeypatch: 
 
 def test_going_back_takes_records_average_and_later_checkpoints_along(tmp_path: Path) -> None:
     """Everything is as if the steps that were undone had never been, but for the time they took."""
-    sick = Poisoned(inner=Neighbours(), first=96, last=131)
     averaging = Averaging(fraction=1.0, every=1)
-    made = training(tmp_path / "run", objective=sick, schedule=Trapezoid(warmup=0.2, decay=0.55))
+    made = training(tmp_path / "run", objective=SICK, schedule=Trapezoid(warmup=0.2, decay=0.55))
     made = replace(made, average=RunningAverage(averaging, made.model))
     done = journaled(made)
     run = RunFolder(tmp_path / "run")
@@ -189,7 +190,7 @@ def test_going_back_takes_records_average_and_later_checkpoints_along(tmp_path: 
     assert [path.name for path in run.branch.iterdir()] == ["step-000000011"]
     kept = read_json(run.branch / "step-000000011" / "progress.json", Progress)
     assert kept.position == 136 and done.branched_at == kept.branched_at == 16 / 30
-    again = training(tmp_path / "again", objective=sick, schedule=made.schedule)
+    again = training(tmp_path / "again", objective=SICK, schedule=made.schedule)
     again = replace(again, average=RunningAverage(averaging, again.model))
     again, _ = replayed(again, tmp_path / "run")
     assert made.average and again.average
@@ -198,19 +199,18 @@ def test_going_back_takes_records_average_and_later_checkpoints_along(tmp_path: 
 
 
 def test_a_kill_right_after_going_back_costs_nothing_and_gives_no_time_back(tmp_path: Path) -> None:
-    sick = Poisoned(inner=Neighbours(), first=96, last=131)
-    made = training(tmp_path / "run", objective=sick)
+    made = training(tmp_path / "run", objective=SICK)
     run = RunFolder(tmp_path / "run")
     with pytest.raises(Stopped):
         journaled(Recorded(made, stop=136).training)
-    rest = training(tmp_path / "run", objective=sick)
+    rest = training(tmp_path / "run", objective=SICK)
     progress = newest(run.checkpoints, rest)
     assert (progress.step, progress.position) == (11, 88)
     assert cut_back(run, progress.step) == 1
     assert progress.elapsed - read_trace(run.trace)[-1].elapsed > progress.time_by_category["lost"] > 0
     done = journaled(replace(rest, decisions=read_json(run.decisions, Decisions)), progress)
     assert (done.step, done.position, done.health.dropped) == (30, 36 * 8, 5)
-    again, _ = replayed(training(tmp_path / "again", objective=sick), tmp_path / "run")
+    again, _ = replayed(training(tmp_path / "again", objective=SICK), tmp_path / "run")
     assert equal(rest, again)
 
 
@@ -218,7 +218,7 @@ def test_the_checkpoint_to_go_back_to_is_found_again_by_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where none of those to resume from is early enough, the best one is; it must then be among them."""
-    made = training(tmp_path, objective=Poisoned(inner=Neighbours(), first=96, last=131))
+    made = training(tmp_path, objective=SICK)
     run = RunFolder(tmp_path)
     progress = fit(replace(made, clock=Stop(made, 5)), START)
     shutil.rmtree(run.checkpoints)
@@ -243,13 +243,9 @@ class Stop(Clock):
     def elapsed(self) -> float:
         return self._inner.elapsed()
 
-    def keep_back(self, seconds: float) -> None:
-        self._inner.keep_back(seconds)
-
 
 def test_speed_is_never_negative_after_going_back(tmp_path: Path) -> None:
     watch = Watch()
-    sick = Poisoned(inner=Neighbours(), first=96, last=131)
-    journaled(training(tmp_path, objective=sick, monitors=(watch,)))
+    journaled(training(tmp_path, objective=SICK, monitors=(watch,)))
     assert min(record.tokens_per_second for record in watch.steps) > 0
     assert [record.dropped for record in watch.steps] == [0] * 12 + [5] * 19
