@@ -54,6 +54,13 @@ class Export:
     model: Encoder
     validation: Validation
 
+    def write(self, folder: Path, tokenizer: Path, length: int = LENGTH) -> None:
+        """Write the model once more."""
+        write_model_folder(
+            folder, model=self.model, shape=self.shape, tokenizer=tokenizer, length=length,
+            vocabulary=self.model.vocabulary,
+        )  # fmt: skip
+
     def judged(self) -> Parity:
         seen = self.validation.measure(
             self.model.eval(), rows=self.validation.rows, step=0, tokens=0, tick=Tick(0.0, 1.0), final=False
@@ -149,10 +156,7 @@ def test_a_tokenizer_that_does_not_name_its_special_tokens_passes(
     (tokenizer / "tokenizer_config.json").unlink()
     if told:
         (tokenizer / "tokenizer_config.json").write_text(told)
-    write_model_folder(
-        given.folder, model=given.model, shape=given.shape, tokenizer=tokenizer, length=LENGTH,
-        vocabulary=given.model.vocabulary,
-    )  # fmt: skip
+    given.write(given.folder, tokenizer)
     found = given.judged()
     assert found.passed, found.failure
 
@@ -163,10 +167,7 @@ def test_a_damaged_tokenizer_is_named_and_nothing_is_written(
     given, tokenizer = export("modern"), Path(shutil.copytree(data / "tokenizer", tmp_path / "taken"))
     (tokenizer / "tokenizer_config.json").write_text("{torn")
     with pytest.raises(UserError, match=r"tokenizer_config.json' cannot be read as JSON"):
-        write_model_folder(
-            tmp_path / "out", model=given.model, shape=given.shape, tokenizer=tokenizer, length=LENGTH,
-            vocabulary=given.model.vocabulary,
-        )  # fmt: skip
+        given.write(tmp_path / "out", tokenizer)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "taken"]
 
 
@@ -260,11 +261,10 @@ def test_an_export_replaces_the_one_before_and_a_full_disk_does_not(
     data: Path, export: Callable[[str], Export], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = export("modern")
-    out = given.folder
-    parts = {"model": given.model, "shape": given.shape, "tokenizer": data / "tokenizer"}
+    out, tokenizer = given.folder, data / "tokenizer"
     (out / "mine.txt").write_text("of the first export")
     before = (out / "model.safetensors").read_bytes()
-    write_model_folder(out, **parts, length=16, vocabulary=given.model.vocabulary)  # type: ignore[arg-type]
+    given.write(out, tokenizer, length=16)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     assert not (out / "mine.txt").exists()
     assert len({path.stat().st_mode for path in out.rglob("*.*")}) == 1, "whoever reads the config reads the weights"
@@ -276,6 +276,6 @@ def test_an_export_replaces_the_one_before_and_a_full_disk_does_not(
 
     monkeypatch.setattr("daybreak.exporting.hugging_face.save_file", full)
     with pytest.raises(UserError, match="No space left"):
-        write_model_folder(out, **parts, length=8, vocabulary=given.model.vocabulary)  # type: ignore[arg-type]
+        given.write(out, tokenizer, length=8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     assert (out / "model.safetensors").read_bytes() == before
