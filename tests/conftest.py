@@ -5,6 +5,7 @@
     write_run           a run folder with drawn records, without training
     start, daybreak     the command line in a process of its own, forked so that it imports nothing
     ungated             exports pass without the parity check
+    on_the_cpu          commands in this process train on the CPU
     refused             a command in this process, which must end with one sentence
     small_disk          a file system of its own, for a full or read-only disk
 
@@ -28,6 +29,7 @@ import joblib
 import pytest
 from fake_runs import write_run
 from hypothesis import settings
+from in_process import train_on_the_cpu
 from small_records import PASSED
 from small_texts import small_text
 from warm_python import Server, run_parity_checks_at, start_python
@@ -143,6 +145,12 @@ def daybreak(start: Callable[..., subprocess.Popen[str]]) -> Daybreak:
 def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every export passes at once: the gate's clean process takes seconds where it is not what is tested."""
     monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, **__: PASSED)
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands in this process train on the CPU, whatever the machine has."""
+    train_on_the_cpu(monkeypatch)
 
 
 @pytest.fixture

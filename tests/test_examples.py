@@ -28,15 +28,12 @@ from daybreak.training.hardware import probe
 from daybreak.training.hardware.compiling import compile_blocks
 from daybreak.training.objectives.objective import CausalThenMasked, Objective
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 RECIPES = ("own_architecture", "own_objective")
 STEPS, STOPPED = 30, 10
 SPECIAL = SpecialIds()
-
-
-@pytest.fixture(autouse=True)
-def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
 
 
 def recipe_of(name: str) -> Recipe:

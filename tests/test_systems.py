@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from in_process import command, exit_code, stopped_at
 from rendezvous import two_ranks
 from safetensors.torch import load_file
@@ -25,8 +24,9 @@ from daybreak.recipe import Devices, Recipe, load_recipe
 from daybreak.schemas.run import Decisions, Manifest, Summary
 from daybreak.training import calibration, loop
 from daybreak.training.checkpoint import Progress
-from daybreak.training.hardware import probe
 from daybreak.training.step import Training
+
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 TOY = (
     "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 64 "
@@ -54,11 +54,6 @@ PAIRS = {"bert-2018", "bert-gpu", "scibert"}
 """Those that predict the next sentence."""
 JUDGED = {"bert-2018", "bert-8gb", "crammed"}
 """Those that the real parity check evaluates: with next sentences, without, and with code of its own."""
-
-
-@pytest.fixture(autouse=True)
-def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
 
 
 @pytest.fixture(scope="session")

@@ -37,15 +37,11 @@ from daybreak.pretraining.starting_points import continued
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Decisions, Manifest, SpecialIds, Summary
 from daybreak.training.clock import read_trace
-from daybreak.training.hardware import probe
+
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 SMALL = ["--length", "32", "--finish.start", "1", "--batch", "8", "--precision", "float32", "--budget", "30steps"]
 FAMILIES = ("bert", "modernbert", "roberta", "distilbert")
-
-
-@pytest.fixture(autouse=True)
-def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
 
 
 def write_tokenizer(folder: Path, text: str) -> SpecialIds:
