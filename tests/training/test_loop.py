@@ -31,11 +31,6 @@ def step(made: Training, progress: Progress, at: float) -> tuple[Progress, float
     return found.progress, found.loss, found.norm
 
 
-def folder_of(made: Training) -> Path:
-    assert made.run
-    return made.run.checkpoints
-
-
 @pytest.mark.parametrize("microbatch", [1, 2, 3, 5])
 def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> None:
     """Plain SGD, whose step is the gradient itself: AdamW would hide a wrong divisor."""
