@@ -1,8 +1,7 @@
-"""A headless Chromium that is driven over its DevTools pipe: open a page, run JavaScript, take a picture."""
+"""A headless Chromium that is driven over its DevTools pipe: open a page, run JavaScript."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -102,8 +101,3 @@ class Browser:
             assert time.monotonic() < end, f"not true in {timeout:g} s: {script}\n{self.run('document.body.innerText')}"
             time.sleep(0.2)
         return value
-
-    def picture(self, path: Path) -> None:
-        """Write the whole page as a PNG file."""
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
