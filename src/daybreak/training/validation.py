@@ -14,7 +14,7 @@ from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder
 from daybreak.schemas.run import ValidationRecord
 from daybreak.training.clock import Tick
-from daybreak.training.objectives.masked import EvaluationSums, Masked
+from daybreak.training.objectives.masked import HeldOutResult, Masked
 from daybreak.training.objectives.objective import mask_rows
 
 RATE = 0.15
@@ -33,7 +33,7 @@ class RecipeHeldOut:
     objective: Masked
     batch: Batch
 
-    def evaluate(self, model: Encoder) -> EvaluationSums:
+    def evaluate(self, model: Encoder) -> HeldOutResult:
         """Evaluate ``model`` on all of them."""
         return self.objective.evaluate(model, self.batch, seed=SEED, position=0)
 
@@ -110,7 +110,7 @@ class Validation:
                 seconds_per_row.append((time.monotonic() - batch_started) / (batch.stop - batch.start))
         prediction = torch.cat(predictions)
         self.row_seconds = statistics.median(seconds_per_row[1:] or seconds_per_row)
-        own_sums = self._own.evaluate(model) if final and self._own else None
+        own = self._own.evaluate(model) if final and self._own else None
         return ValidationRecord(
             step=step,
             elapsed=tick.elapsed,
@@ -124,9 +124,9 @@ class Validation:
             most_frequent_fraction=float((answers == self._most_frequent).double().mean()),
             final=final,
             seconds=time.monotonic() - started,
-            own_loss=own_sums.loss if own_sums else None,
-            own_accuracy=own_sums.accuracy if own_sums else None,
-            next_loss=own_sums.next_loss if own_sums else None,
-            next_accuracy=own_sums.next_accuracy if own_sums else None,
+            own_loss=own.loss if own else None,
+            own_accuracy=own.accuracy if own else None,
+            next_loss=own.next_loss if own else None,
+            next_accuracy=own.next_accuracy if own else None,
             interim_loss=float(torch.cat(losses)[:interim_rows].mean()) if interim_rows else None,
         )

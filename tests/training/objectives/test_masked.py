@@ -16,7 +16,7 @@ from toy_run import TableEncoder
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
 from daybreak.schemas.run import SpecialIds
-from daybreak.training.objectives.masked import EVALUATION_ROWS, EvaluationSums, Masked
+from daybreak.training.objectives.masked import EVALUATION_ROWS, Masked
 
 VOCABULARY = 50
 CRAMMED = Masked(rate=0.25, count="fixed", protect_special=False)
@@ -249,20 +249,12 @@ def test_judging_is_the_mean_over_all_rows() -> None:
     read = objective.replaced(rows, chosen, vocabulary=VOCABULARY, seed=3, position=11)
     states = model.states(read, attend=rows.attend, types=rows.types)
     logits, pairs = model.map(states[chosen].tanh()), model.pair(states[:, 0])
-    assert (found.positions, found.rows) == (int(chosen.sum()), EVALUATION_ROWS + 9)
     assert found.loss == pytest.approx(F.cross_entropy(logits, rows.ids[chosen]).item(), rel=1e-5)
     assert found.accuracy == pytest.approx((logits.argmax(1) == rows.ids[chosen]).double().mean().item())
     assert found.next_loss == pytest.approx(F.cross_entropy(pairs, rows.follows).item(), rel=1e-5)
     assert found.next_accuracy == pytest.approx((pairs.argmax(1) == rows.follows).double().mean().item())
     alone = BERNOULLI.evaluate(model, rows, seed=3, position=11)
     assert (alone.loss, alone.next_loss, alone.next_accuracy) == (found.loss, None, None)
-
-
-def test_sums_of_evaluations_are_evaluations_of_both() -> None:
-    one = EvaluationSums(nats=10.0, hits=1, positions=4, next_nats=2.0, next_hits=1, rows=2)
-    two = EvaluationSums(nats=2.0, hits=3, positions=4, next_nats=1.0, next_hits=3, rows=4)
-    both = one + two
-    assert (both.loss, both.accuracy, both.next_loss, both.next_accuracy) == (1.5, 0.5, 0.5, pytest.approx(4 / 6))
 
 
 @pytest.mark.parametrize(

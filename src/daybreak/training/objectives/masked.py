@@ -5,9 +5,7 @@ B sequences, L positions, K masked positions of a sequence, N targets of all seq
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -31,40 +29,15 @@ EVALUATION_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSums:
-    """Results on held-out sequences as sums, which add up over batches; the properties are means."""
+class HeldOutResult:
+    """Means over held-out sequences."""
 
-    nats: float
-    """Masked-LM loss summed over ``positions``."""
-    hits: int
-    positions: int
-    next_nats: float | None
-    """Next-sentence loss summed over ``rows``; None, like ``next_hits``, without next-sentence prediction."""
-    next_hits: int | None
-    rows: int
-
-    def __add__(self, other: EvaluationSums) -> EvaluationSums:
-        total: dict[str, Any] = {}
-        for field in fields(self):
-            pair = getattr(self, field.name), getattr(other, field.name)
-            total[field.name] = None if None in pair else sum(pair)
-        return EvaluationSums(**total)
-
-    @property
-    def loss(self) -> float:
-        return self.nats / max(self.positions, 1)
-
-    @property
-    def accuracy(self) -> float:
-        return self.hits / max(self.positions, 1)
-
-    @property
-    def next_loss(self) -> float | None:
-        return None if self.next_nats is None else self.next_nats / self.rows
-
-    @property
-    def next_accuracy(self) -> float | None:
-        return None if self.next_hits is None else self.next_hits / self.rows
+    loss: float
+    """Masked-LM loss, nats."""
+    accuracy: float
+    next_loss: float | None = None
+    """Next-sentence loss, nats; None, like ``next_accuracy``, without next-sentence prediction."""
+    next_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -170,31 +143,29 @@ class Masked(Objective):
             masked=masked.sum.detach(),
         )
 
-    def evaluate(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> EvaluationSums:
+    def evaluate(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> HeldOutResult:
         """Evaluate ``model``, already in evaluation mode, on masks of (seed, position), in float32."""
-        parts = range(0, len(batch), EVALUATION_ROWS)
+        nats, next_nats = 0.0, 0.0
+        hits = next_hits = predicted = 0
         with torch.inference_mode(), torch.autocast(batch.ids.device.type, enabled=False):
-            sums = [
-                self._evaluate_batch(model, batch.part(i, i + EVALUATION_ROWS), seed=seed, position=position + i)
-                for i in parts
-            ]
-        return functools.reduce(EvaluationSums.__add__, sums)
-
-    def _evaluate_batch(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> EvaluationSums:
-        states, first, answers = self._read(model, batch, seed=seed, position=position)
-        nats, hits = 0.0, 0
-        for part, targets in zip(states.split(CHUNK), answers.split(CHUNK)):
-            logits = model.decoder(model.transform(part))
-            nats += float(F.cross_entropy(logits, targets, reduction="sum"))
-            hits += int((logits.argmax(dim=1) == targets).sum())
-        next_nats, next_hits = None, None
-        if first is not None:
-            logits = model.next_logits(first)
-            next_nats = float(F.cross_entropy(logits, batch.follows, reduction="sum"))
-            next_hits = int((logits.argmax(dim=1) == batch.follows).sum())
-        return EvaluationSums(
-            nats=nats, hits=hits, positions=len(answers), next_nats=next_nats, next_hits=next_hits, rows=len(batch)
-        )
+            for start in range(0, len(batch), EVALUATION_ROWS):
+                rows = batch.part(start, start + EVALUATION_ROWS)
+                states, first, answers = self._read(model, rows, seed=seed, position=position + start)
+                predicted += len(answers)
+                nats_of_rows = 0.0  # batch by batch, because the order of a sum decides its last bit
+                for part, targets in zip(states.split(CHUNK), answers.split(CHUNK)):
+                    logits = model.decoder(model.transform(part))
+                    nats_of_rows += float(F.cross_entropy(logits, targets, reduction="sum"))
+                    hits += int((logits.argmax(dim=1) == targets).sum())
+                nats += nats_of_rows
+                if first is not None:
+                    logits = model.next_logits(first)
+                    next_nats += float(F.cross_entropy(logits, rows.follows, reduction="sum"))
+                    next_hits += int((logits.argmax(dim=1) == rows.follows).sum())
+        result = HeldOutResult(loss=nats / max(predicted, 1), accuracy=hits / max(predicted, 1))
+        if not self.next_sentence:
+            return result
+        return replace(result, next_loss=next_nats / len(batch), next_accuracy=next_hits / len(batch))
 
     def _read(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """One forward pass: states [N, D] of the targets, states [B, D] of [CLS] or None, and the answers [N]."""
