@@ -16,6 +16,7 @@ from daybreak.core.process import processor_name, usable_cores
 from daybreak.core.terminal import say
 from daybreak.schemas.run import Environment
 
+_say_once = functools.cache(say)
 SIZE = {"cpu": 768, "cuda": 4096}
 """Side of the square matrix product that is timed: 15 ms on a slow CPU, 0.2 ms on a fast GPU."""
 
@@ -48,11 +49,6 @@ def choose_device() -> torch.device:
     if torch.backends.mps.is_available():
         _say_once("Daybreak does not use Apple's GPU: it trains on the CPU of this machine.")
     return torch.device("cpu")
-
-
-@functools.cache
-def _say_once(line: str) -> None:
-    say(line)
 
 
 def precisions(device: torch.device) -> tuple[str, ...]:
