@@ -141,7 +141,7 @@ def test_search_in_prepared_data_is_that_of_its_documents(finished: Path, tmp_pa
     prepare([corpus], tmp_path / "data", tokenizer=Existing(folder=str(finished / "model")))
     (found,) = probe(finished / "model", text=[str(tmp_path / "data")], out=tmp_path / "out").search
     assert found.text == "held-out split of the prepared data" and found.passages >= FEWEST
-    assert found.of("bm25").scores["recall_10"] > 20 / found.passages  # twice what chance gives
+    assert found.rankers[0].scores["recall_10"] > 20 / found.passages  # twice what chance gives
 
 
 def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(

@@ -24,6 +24,9 @@ class ClassifierConfig(PretrainedConfig):
 
     encoder: dict[str, Any] | None = None  # config.json of the encoder
     pooling: str = "mean"  # or "segments": a comparison of the two texts of a pair
+    cls_token_id: int | None = None
+    sep_token_id: int | None = None
+    pad_token_id: int | None = None
 
 
 class Classifier(PreTrainedModel):
@@ -36,7 +39,6 @@ class Classifier(PreTrainedModel):
         super().__init__(config)
         described = dict(config.encoder or {})
         inner = AutoConfig.for_model(described.pop("model_type"), **described)
-        inner.num_labels = config.num_labels
         self.pooled = PooledClassifier(AutoModel.from_config(inner), inner, config.pooling)
         self.post_init()
 
