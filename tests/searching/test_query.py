@@ -6,13 +6,16 @@ import importlib.util
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import bm25s
 import numpy as np
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.searching.query import METHODS, Searcher, open_search
+from daybreak.core.files import read_json
+from daybreak.schemas.search import SearchIndex
+from daybreak.searching.query import METHODS, Searcher, dense_weight, open_search
 
 WORDS = "the old sailor hides near the river"
 
@@ -67,11 +70,48 @@ def test_bm25_is_that_of_the_library(searcher: Searcher) -> None:
 
 def test_hybrid_adds_both_on_one_scale(searcher: Searcher) -> None:
     sparse, dense = (searcher.scores(WORDS, method) for method in ("bm25", "dense"))
-    both = (sparse - sparse.mean()) / sparse.std() + (dense - dense.mean()) / dense.std()
+    weight = searcher.index.state.dense_weight
+    assert weight is not None
+    both = (sparse - sparse.mean()) / sparse.std() + weight * (dense - dense.mean()) / dense.std()
     scores = searcher.scores(WORDS, "hybrid")
     assert scores == pytest.approx(both, abs=1e-4)
     best = np.argsort(-scores, kind="stable")[:5]  # equal ones in order
     assert [result.id for result in searcher.search(WORDS, top=5)] == best.tolist()
+
+
+class Neighbours:
+    """An index of 60 documents of three passages; one method finds the passage before a query, the other guesses."""
+
+    def __init__(self, knowing: str, documents: int = 60):
+        self.knowing, self.rng = knowing, np.random.default_rng(0)
+        self.passages = np.array([[0, document, 0, 0] for document in range(documents) for _ in range(3)])
+        self.index = SimpleNamespace(reader=self, state=SimpleNamespace(passages=len(self.passages)))
+
+    def texts(self, first: int, past: int) -> list[str]:
+        return [" ".join([f"passage{number}"] * 40) for number in range(first, past)]
+
+    def scores(self, query: str, method: str) -> np.ndarray:
+        holder = int(query.split()[0].removeprefix("passage"))
+        found = self.rng.random(len(self.passages))
+        if method == self.knowing:
+            found[holder - 1] = 1.5
+        found[holder] = 9.0  # must not count
+        return found
+
+
+def test_the_weight_of_the_vectors_is_that_of_the_better_ranking() -> None:
+    assert dense_weight(Neighbours("bm25")) == 0.0  # type: ignore[arg-type]
+    assert dense_weight(Neighbours("dense")) >= 1.5  # type: ignore[arg-type]
+    assert dense_weight(Neighbours("dense", documents=20)) == 1.0  # type: ignore[arg-type]
+
+
+def test_the_weight_is_measured_once_and_kept(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = searcher.index.source.data.parent
+    state = read_json(run / "search" / "index.json", SearchIndex)
+    assert state.dense_weight == searcher.index.state.dense_weight
+    monkeypatch.setattr("daybreak.searching.query.dense_weight", lambda searcher: pytest.fail("measured again"))
+    assert open_search(run).index.state == searcher.index.state
+    assert open_search(run, method="bm25").index.state.dense_weight == state.dense_weight
 
 
 def test_a_result_says_where_it_stands(searcher: Searcher) -> None:

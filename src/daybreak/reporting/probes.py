@@ -299,8 +299,8 @@ def search(runs: Sequence[RunRecords], *, text: bool) -> Block | None:
         *([fold("Examples", *map(_search_example, first.examples))] if text and first.examples else []),
         caption="A query is 20 words of a held-out document, 5 words after the passage to find; there are as many "
         "queries as passages. Scores times 100 with 95 % intervals over queries. BM25 needs no network. Dense: "
-        "cosine of embeddings. Hybrid: both. Above BM25: whether the interval of the difference in recall at 10 is "
-        "above zero.",
+        "cosine of embeddings. Hybrid: both, weighted as is best for other queries. Above BM25: whether the interval "
+        "of the difference in recall at 10 is above zero.",
     )
 
 

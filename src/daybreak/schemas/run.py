@@ -310,7 +310,8 @@ class RankerScore:
     """Retrieval metrics of one ranker for the passage next to a query, in [0, 1]."""
 
     ranker: str
-    """bm25, dense (cosine of embeddings) or hybrid (both, standardized for each query and added)."""
+    """bm25, dense (cosine of embeddings) or hybrid (both, standardized for each query and added, with the
+    weight of dense that ranks best for other queries)."""
     scores: dict[str, float]
     """mrr, the mean reciprocal rank; recall_1 and recall_10, the fraction of queries whose passage is that high."""
     intervals: dict[str, list[float]]
@@ -347,6 +348,8 @@ class Retrieval:
     text: str = ""
     """Name of the text, without paths; empty for the held-out split of the run's own data."""
     passages: int
+    dense_weight: float = 1.0
+    """Weight of the dense scores beside those of BM25 that ranks best over all queries."""
     rankers: list[RankerScore]
     """bm25, dense, hybrid."""
     seconds: float

@@ -30,3 +30,5 @@ class SearchIndex:
     """Passages whose vectors are on disk."""
     has_bm25: bool = False
     """Whether the BM25 index is on disk."""
+    dense_weight: float | None = None
+    """Weight of the vectors beside BM25 in hybrid search, measured on passages of the index; None until it is."""

@@ -5,7 +5,9 @@ N passages, D hidden size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,15 +15,20 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from daybreak.core.errors import UserError
+from daybreak.core.files import write_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import nearest
-from daybreak.evaluation.probes.bm25 import bm25_query, standardised
-from daybreak.searching.index import OpenIndex, open_index
+from daybreak.core.terminal import working
+from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, standardised
+from daybreak.searching.index import STATE, OpenIndex, open_index
 from daybreak.searching.passages import SPLITS
 
 Method = Literal["hybrid", "dense", "bm25"]
 METHODS: tuple[str, ...] = get_args(Method)
 CHUNK = 4096
 """Vectors that are multiplied at a time: as float32 they stay in the processor's cache."""
+FEWEST_QUERIES, MOST_QUERIES = 50, 200
+"""Number of queries that the weight of the vectors is measured with."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,8 @@ class SearchResult:
     rank: int
     """From 1."""
     score: float
-    """Cosine similarity of ``dense``, BM25 score of ``bm25``; of ``hybrid`` the sum of both, each standardized over all
-    passages."""
+    """Cosine similarity of ``dense``, BM25 score of ``bm25``; of ``hybrid`` the weighted sum of both, each standardized
+    over all passages."""
     id: int
     """Number of the passage in the index."""
     split: str
@@ -73,10 +80,16 @@ class Searcher:
         """Return the score of every passage, float [N]."""
         if method == "dense":
             return self._dense(words)
-        sparse = bm25_query(self.index.bm25, words)
-        if sparse is None:
-            sparse = np.zeros(self.index.state.passages)
-        return sparse if method == "bm25" else standardised(sparse) + standardised(self._dense(words).astype(float))
+        if method == "bm25":
+            return self._sparse(words)
+        weight = self.index.state.dense_weight
+        dense = standardised(self._dense(words).astype(float))
+        return standardised(self._sparse(words)) + (1.0 if weight is None else weight) * dense
+
+    def _sparse(self, words: str) -> np.ndarray:
+        """Return float64 [N] of BM25 scores."""
+        found = bm25_query(self.index.bm25, words)
+        return np.zeros(self.index.state.passages) if found is None else found
 
     def _dense(self, words: str) -> np.ndarray:
         """Return float32 [N] of cosine similarities."""
@@ -118,7 +131,55 @@ def open_search(
         data, index, rebuild: see ``daybreak.search``.
         method: of the queries; ``dense`` needs no BM25 index.
     """
-    return Searcher(open_index(run, data=data, folder=index, words=method != "dense", rebuild=rebuild))
+    opened = open_index(run, data=data, folder=index, words=method != "dense", rebuild=rebuild)
+    if method == "hybrid" and opened.state.dense_weight is None:
+        with working("Weighing words and vectors"):
+            state = replace(opened.state, dense_weight=dense_weight(Searcher(opened)))
+        with contextlib.suppress(OSError, UserError):  # an index that is read only is weighed at each opening
+            write_json((index or RunFolder(run).search) / STATE, state)
+        opened = replace(opened, state=state)
+    return Searcher(opened)
+
+
+def dense_weight(searcher: Searcher) -> float:
+    """Return the weight of the vectors with which hybrid search ranks best in this index, one of DENSE_WEIGHTS.
+
+    A query is the beginning of a passage, without its first words, and has to find the passage before it in the
+    document. The passage that holds the query does not count. Passages of held-out documents are used where there are
+    enough of them, because the model may know the training text.
+
+    Returns:
+        1.0 if the index has too few such passages.
+    """
+    ranks = [_ranks(searcher, target, query) for target, query in _neighbours(searcher)]
+    return DENSE_WEIGHTS[best_weight(np.array(ranks).T)] if len(ranks) >= FEWEST_QUERIES else 1.0
+
+
+def _neighbours(searcher: Searcher) -> Iterator[tuple[int, str]]:
+    """Yield up to MOST_QUERIES evenly spread passages, each with a query from the passage after it."""
+    from daybreak.evaluation.probes.retrieval import GAP_WORDS, QUERY_WORDS
+
+    reader = searcher.index.reader
+    place = np.asarray(reader.passages[:, :2])
+    followed = np.flatnonzero((place[1:] == place[:-1]).all(axis=1))
+    held_out = followed[place[followed, 0] == SPLITS.index("heldout")]
+    chosen = held_out if len(held_out) >= FEWEST_QUERIES else followed
+    for target in chosen[np.linspace(0, len(chosen) - 1, min(MOST_QUERIES, len(chosen))).astype(int)].tolist():
+        query = reader.texts(target + 1, target + 2)[0].split()[GAP_WORDS : GAP_WORDS + QUERY_WORDS]
+        if len(query) == QUERY_WORDS:
+            yield target, " ".join(query)
+
+
+def _ranks(searcher: Searcher, target: int, query: str) -> np.ndarray:
+    """Return the rank of a passage for each of DENSE_WEIGHTS, float64, without the passage after it."""
+    words, vectors = (standardised(searcher.scores(query, method).astype(float)) for method in ("bm25", "dense"))
+    others = np.arange(len(words)) != target + 1
+    found = []
+    for weight in DENSE_WEIGHTS:
+        scores = (words + weight * vectors)[others]
+        own = scores[target]  # only the passage after it is left out, so it keeps its place
+        found.append(1.0 + (scores > own).sum() + ((scores == own).sum() - 1) / 2)
+    return np.array(found)
 
 
 def check_query(words: str, top: int, method: str) -> None:

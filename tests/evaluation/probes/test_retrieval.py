@@ -13,6 +13,7 @@ from daybreak.evaluation.probes.retrieval import (
     embed_texts,
     measure_retrieval,
     passages_and_queries,
+    rank_passages,
     ranker_score,
     ranks_of_partners,
 )
@@ -59,6 +60,38 @@ def test_a_query_stands_after_its_passage_and_shares_no_place_with_it() -> None:
         assert places[:60] == list(range(start, start + 60))
         assert places[60:] == list(range(start + 60 + gap, start + 80 + gap))
         assert passage.split()[0].rpartition("p")[0] == query.split()[0].rpartition("p")[0]
+
+
+def test_few_long_texts_give_as_many_pairs_as_they_can() -> None:
+    long, short = (" ".join(f"{name}{place}" for place in range(count)) for name, count in (("a", 900), ("b", 90)))
+    pairs = passages_and_queries([long, short])
+    assert len(pairs) == 900 // 85 + 1
+    places = [int(word[1:]) for passage, query in pairs[:-1] for word in [*passage.split(), *query.split()]]
+    assert places == sorted(places) and len(set(places)) == len(places), "no two overlap"
+    assert pairs[-1][0].startswith("b") and len(passages_and_queries([long] * 100)) == module.PASSAGES
+
+
+def test_the_hybrid_ranking_weighs_what_knows_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two rankers, one that is right and one that guesses, the sum has to be about as good as the right one."""
+    written = texts(200, seed=5)
+    pairs = passages_and_queries(written)
+    numbers = {text: number for number, pair in enumerate(pairs) for text in pair}
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(len(pairs), len(pairs))))[0]
+
+    def knows(asked: list[str]) -> np.ndarray:
+        return axes[[numbers[text] for text in asked]]
+
+    def guesses(asked: list[str]) -> np.ndarray:
+        return rng.normal(size=(len(asked), 8))
+
+    found = rank_passages(guesses, written)  # type: ignore[arg-type]
+    assert found is not None and found.dense_weight <= 0.25
+    words, _, hybrid = (each.scores["mrr"] for each in found.rankers)
+    assert hybrid > words - 0.02
+    monkeypatch.setattr(module, "bm25_scores", lambda passages, queries: rng.random((len(queries), len(passages))))
+    found = rank_passages(knows, written)  # type: ignore[arg-type]
+    assert found is not None and found.dense_weight >= 0.5 and found.rankers[2].scores["recall_1"] > 0.95
 
 
 def test_ranks_by_hand() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 WORD = re.compile(r"\w+")
+DENSE_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+"""Weights of the other ranker's scores, from which queries with a known passage select one."""
 
 
 def bm25_index(passages: Iterable[str]) -> Any:
@@ -51,3 +53,8 @@ def standardised(scores: np.ndarray) -> np.ndarray:
     """Scores [..., N] of each query with mean 0 and deviation 1, so that those of two rankers add up."""
     spread = scores.std(axis=-1, keepdims=True)
     return (scores - scores.mean(axis=-1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
+
+
+def best_weight(ranks: np.ndarray) -> int:
+    """Return the index of the weight with the highest mean reciprocal rank, from the ranks [weights, queries]."""
+    return int((1 / ranks).mean(axis=1).argmax())

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 
 from daybreak.core.encoder import Encoder
-from daybreak.evaluation.probes.bm25 import bm25_scores, standardised
+from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_scores, standardised
 from daybreak.evaluation.probes.context_use import document_bounds, padded_batch
 from daybreak.schemas.run import RankerScore, Retrieval, RetrievalExample, SpecialIds
 from daybreak.training.objectives.finish import embed
@@ -66,6 +66,9 @@ def measure_retrieval(
 def rank_passages(embed: Embed, texts: Sequence[str], name: str = "") -> Retrieval | None:
     """Rank the passages of ``texts`` for each query with BM25, with the embeddings, and with both together.
 
+    Both together is the sum of the standardized scores. The weight of the embeddings is the one that ranks best for the
+    queries of the other half, so a query does not select its own.
+
     Args:
         name: name of the texts in the result.
 
@@ -82,17 +85,22 @@ def rank_passages(embed: Embed, texts: Sequence[str], name: str = "") -> Retriev
     found = embed([*passages, *queries])
     dense = (found[len(pairs) :] @ found[: len(pairs)].T).astype(np.float64)
     sparse = bm25_scores(passages, queries)
-    scores = {"bm25": sparse, "dense": dense, "hybrid": standardised(sparse) + standardised(dense)}
-    ranks = {name: ranks_of_partners(each) for name, each in scores.items()}
-    best = {name: each.argmax(axis=1) for name, each in scores.items()}
+    words, vectors = standardised(sparse), standardised(dense)
+    tried = np.stack([ranks_of_partners(words + weight * vectors) for weight in DENSE_WEIGHTS])
+    first_half = np.arange(len(pairs)) % 2 == 0
+    hybrid = np.where(first_half, tried[best_weight(tried[:, ~first_half])], tried[best_weight(tried[:, first_half])])
+    weight = DENSE_WEIGHTS[best_weight(tried)]
+    ranks = {"bm25": ranks_of_partners(sparse), "dense": ranks_of_partners(dense), "hybrid": hybrid}
+    first = (words + weight * vectors).argmax(axis=1)
     shown = np.linspace(0, len(pairs) - 1, EXAMPLES).astype(int)
     return Retrieval(
         text=name,
         passages=len(pairs),
-        rankers=[ranker_score(name, ranks[name], ranks["bm25"]) for name in scores],
+        dense_weight=weight,
+        rankers=[ranker_score(name, each, ranks["bm25"]) for name, each in ranks.items()],
         examples=[
             RetrievalExample(
-                query=queries[i], passage=passages[i], rank=int(ranks["hybrid"][i]), first=passages[best["hybrid"][i]]
+                query=queries[i], passage=passages[i], rank=int(ranks["hybrid"][i]), first=passages[first[i]]
             )
             for i in shown
         ],
@@ -103,10 +111,18 @@ def rank_passages(embed: Embed, texts: Sequence[str], name: str = "") -> Retriev
 def passages_and_queries(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return (passage, query) from each text that is long enough: a query starts GAP_WORDS after its passage.
 
-    At most PASSAGES pairs, from evenly spread texts. The result depends only on the texts.
+    At most PASSAGES pairs, from evenly spread texts. Fewer texts are cut into equal parts, as many as give PASSAGES
+    pairs if they are long enough. The result depends only on the texts.
     """
     whole = PASSAGE_WORDS + GAP_WORDS + QUERY_WORDS
     split = [words for words in (text.split() for text in texts) if len(words) >= whole]
+    most = -(-PASSAGES // max(1, len(split)))
+    split = [
+        words[len(words) * part // parts : len(words) * (part + 1) // parts]
+        for words in split
+        for parts in [min(most, len(words) // whole)]
+        for part in range(parts)
+    ]
     rng = np.random.default_rng(SEED)
     chosen = np.linspace(0, len(split) - 1, min(PASSAGES, len(split))).astype(int)
     pairs = []
