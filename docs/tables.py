@@ -24,6 +24,13 @@ DEFAULT_RUN = "2026-11-25-tiny-3m-distilled"
 DISTILLED = "2026-11-24-tiny-15000steps-distilled"
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
+BESIDE_ALL = {
+    "`tiny`": "2026-11-25-tiny-30m",
+    "`tiny` without views and finish": "2026-11-25-tiny-30m-plain",
+    "`crammed --size tiny`": "2026-11-25-crammed-tiny-30m",
+    "Trainer, BERT of the shape of `tiny`": "2026-11-25-run-mlm-tiny-30m.json",
+}
+TEXTS = {"wiki": "Wikipedia", "books": "books", "arxiv": "arXiv abstracts"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
 SPEED = {
@@ -210,6 +217,24 @@ def pretraining_losses() -> str:
     columns = [losses(read(f"{record}/summary.json")) for record in SEEDS]
     links = [f"[{number}](../records/{record}/)" for number, record in enumerate(SEEDS)]
     return table(["seed", *columns[0]], [[link, *column.values()] for link, column in zip(links, columns)])
+
+
+def beside_all() -> str:
+    """The flagship, itself without two of its parts, Cramming's recipe and the Trainer after equal time."""
+    return beside("30 minutes", BESIDE_ALL)
+
+
+def search() -> str:
+    """Recall at 10 of search in held-out texts, with the 95 % interval of the gain of both together over BM25."""
+    rows = []
+    for found in read(f"{BESIDE_ALL['`tiny`']}/probes.json")["search"]:
+        scores = {ranker["ranker"]: ranker for ranker in found["rankers"]}
+        low, high = (100 * end for end in scores["hybrid"]["above_bm25"]["recall_10"])
+        recalls = [f"{100 * scores[name]['scores']['recall_10']:.1f}" for name in ("bm25", "dense", "hybrid")]
+        name = found["text"].removeprefix("heldout-").partition(".")[0]
+        rows.append([TEXTS[name], str(found["passages"]), *recalls, f"{low:.1f} to {high:.1f}"])
+    header = ["held-out text", "passages", "BM25", "dense", "hybrid", "hybrid minus BM25, 95 % interval"]
+    return table(header, rows)
 
 
 def beside_cramming() -> str:

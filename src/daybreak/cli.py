@@ -72,10 +72,10 @@ def run_command(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _complain("stopped.", 130)
     except MemoryError:
-        resumes = " The same command resumes." if arguments[0] in RESUMABLE else ""
+        resumes = " The same command resumes." if arguments and arguments[0] in RESUMABLE else ""
         return _complain(f"out of memory. Close other programs, or lower --workers or --microbatch.{resumes}")
     except BrokenPipeError:
-        if arguments[0] in RESUMABLE:
+        if arguments and arguments[0] in RESUMABLE:
             _complain("stopped, because its output was closed; the same command resumes.")
         return 1
     except OSError as error:

@@ -165,3 +165,15 @@ def test_a_task_file_that_is_there_is_kept(tmp_path: Path) -> None:
         init_task(table)
     assert out.read_text() == "mine"
     assert read_task_file(init_task(table, overwrite=True)).text == ("text",)
+
+
+def test_a_refused_table_leaves_what_was_there(tmp_path: Path) -> None:
+    table, old = tmp_path / "rows.csv", tmp_path / "rows.toml"
+    rows = [f"this is sentence {number} about things;{'ab'[number % 2]}" for number in range(10)]
+    table.write_text("\n".join(["text;label", *rows, *(f"text {number};" for number in range(10))]) + "\n")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match=r"cannot be used as a task: 10 of the 20 rows"):
+            init_task(table, overwrite=overwrite)
+        assert old.read_text() == "mine" if overwrite else not old.exists()
+        assert not (tmp_path / "rows-commas.csv").exists()
+        old.write_text("mine")

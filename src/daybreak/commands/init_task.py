@@ -154,6 +154,7 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
     chosen = choose(found, table)
     make_folder(out.parent)
     train, reason = table, f"the {found.format} file"
+    before = out.read_text(encoding="utf-8") if out.exists() else None
     if found.format == "csv" and found.delimiter != ",":
         train = out.with_name(f"{table.stem}-commas.csv")
         if train.exists() and not overwrite:
@@ -165,7 +166,12 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
     try:
         load_task(read_task_file(out))
     except UserError as error:
-        out.unlink()
+        if before is None:
+            out.unlink()
+        else:
+            write_text(out, before)
+        if train != table:
+            train.unlink()
         raise UserError(f"'{table}' cannot be used as a task: {error.sentence}", error.remedy) from None
     for key, reason in chosen.reasons.items():
         say(f"{key:8}{reason}")

@@ -316,9 +316,7 @@ def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer,
 def _first_pass(job: Job, work: Path) -> FirstPass:
     """Run the first pass; before it, one for a tokenizer of the unfiltered text if a step needs it."""
     corpus, steps = job.corpus, job.steps
-    per_document = tuple(
-        step for step in steps if isinstance(step, DocumentFilter) and not isinstance(step, EvaluationText)
-    )
+    per_document = tuple(step for step in steps if isinstance(step, DocumentFilter))
     evaluation = next((step.index() for step in steps if isinstance(step, EvaluationText)), None)
     # Random sentence pairs need a second document, in the held-out split too.
     least = 2 if corpus.sentences else 1

@@ -70,10 +70,6 @@ class WorkingCopy(Direct):
         torch._foreach_copy_([worked for _, worked in self._pairs], [weight for weight, _ in self._pairs])
 
 
-ID_FEATURES = ("input_ids", "first_ids", "second_ids")
-"""The inputs that hold token ids."""
-
-
 def shrinks(model: Any, protocol: Protocol) -> bool:
     """Return whether ``UsedRows`` applies: not to stock heads, which may compare token ids, nor to a frozen encoder."""
     return isinstance(model, PooledClassifier) and not protocol.frozen
@@ -89,17 +85,12 @@ class UsedRows:
     def __init__(self, model: Any, rows: EncodedRows):
         self._table: nn.Embedding = getattr(model, model.base_model_prefix).get_input_embeddings()
         self._whole = self._table.weight.detach()
-        present = {token for name in ID_FEATURES for ids in rows.features.get(name, ()) for token in ids}
+        present = {token for ids in rows.features["input_ids"] for token in ids}
         # Ids up to the padding id stay unchanged: some encoders derive positions from it.
         self._kept = sorted(present | set(range((self._table.padding_idx or 0) + 1)))
         place = {token: number for number, token in enumerate(self._kept)}
-        self.rows = replace(
-            rows,
-            features={
-                name: [[place[token] for token in ids] for ids in values] if name in ID_FEATURES else values
-                for name, values in rows.features.items()
-            },
-        )
+        ids = [[place[token] for token in ids] for ids in rows.features["input_ids"]]
+        self.rows = replace(rows, features={**rows.features, "input_ids": ids})
         self._table.weight = nn.Parameter(self._whole[self._kept].clone())
 
     def restore(self, decay: float) -> None:
