@@ -221,7 +221,7 @@ def pretraining_losses() -> str:
 
 def beside_all() -> str:
     """The flagship, itself without two of its parts, Cramming's recipe and the Trainer after equal time."""
-    return beside("30 minutes", BESIDE_ALL)
+    return beside("30 minutes", BESIDE_ALL, quick=True)
 
 
 def search() -> str:
@@ -247,12 +247,13 @@ def beside_bert() -> str:
     return beside("2 hours", BESIDE_BERT)
 
 
-def beside(time: str, records: dict[str, str]) -> str:
+def beside(time: str, records: dict[str, str], quick: bool = False) -> str:
     """Runs of one thread side by side: losses, and GLUE under the protocol ``small``.
 
     Args:
         records: name of the run -> folder of its record, or the JSON file of a run of ``benchmarks/reference.py`` with
             its tasks in NAME-tasks.json.
+        quick: whether the scores under the protocol ``quick`` stand there as well.
     """
     columns, links = [], []
     for name, record in records.items():
@@ -262,7 +263,10 @@ def beside(time: str, records: dict[str, str]) -> str:
             summary, device = read(f"{record}/summary.json"), read(f"{record}/environment.json")["device"]
             facts = {"processor": device, "tokens read, millions": summary["tokens"], **losses(summary)}
             results = read(f"{record}/results.json")
-        found = {result["task"]: result for result in results if result["protocol"] == "small"}
+        found, stock = (
+            {result["task"]: result for result in results if result["protocol"] == protocol}
+            for protocol in ("small", "quick")
+        )
         columns.append(
             {
                 **facts,
@@ -270,6 +274,11 @@ def beside(time: str, records: dict[str, str]) -> str:
                 "tokens read, millions": f"{facts['tokens read, millions'] / 1e6:.1f}",
                 **{name: score(found[task]) for task, name in GLUE.items()},
                 **{f"{name}, both averaged": both(found[task]) for task, name in GLUE.items()},
+                **{
+                    f"{name}, `quick`": score(stock[task]) if task in stock else "-"
+                    for task, name in GLUE.items()
+                    if quick
+                },
             }
         )
         links.append(f"[{name}](../records/{record}{'' if record.endswith('.json') else '/'})")

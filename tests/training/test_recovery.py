@@ -249,3 +249,17 @@ def test_speed_is_never_negative_after_going_back(tmp_path: Path) -> None:
     journaled(training(tmp_path, objective=SICK, monitors=(watch,)))
     assert min(record.tokens_per_second for record in watch.steps) > 0
     assert [record.dropped for record in watch.steps] == [0] * 12 + [5] * 19
+
+
+def test_a_loss_that_is_never_finite_again_stops_the_run_and_keeps_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After three tries at lower rates, the last one takes an eighth of 0.01."""
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
+    made = training(tmp_path, objective=Poisoned(inner=Neighbours(), first=96, last=10**9))
+    checkpoint.save(RunFolder(tmp_path).checkpoints, checkpoint.START, made.model, made.optimizer)
+    with pytest.raises(UserError, match=r"diverges at step 5, also at 0\.125 times its learning rate") as error:
+        fit(made, checkpoint.START)
+    assert "--optimizer.lr 0.00063" in error.value.remedy
+    assert [path.name for path in RunFolder(tmp_path).checkpoints.iterdir()] == ["step-000000000"]
+    assert all(torch.isfinite(tensor).all() for tensor in weights(made))
