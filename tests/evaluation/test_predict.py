@@ -84,3 +84,10 @@ def test_what_does_not_fit_is_said_in_one_sentence(
         with pytest.raises(UserError, match=message):
             predict(folder, table, task, out=out)
     assert not out.exists()
+    with pytest.raises(UserError, match="holds the rows and would be overwritten"):
+        predict(saved, rows, weather, out=rows)
+    assert rows.read_text().startswith("text0")
+    config = saved / "config.json"
+    config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": "a"'))
+    with pytest.raises(UserError, match="cannot load the"):
+        predict(saved, rows, weather, out=out)

@@ -79,6 +79,8 @@ def predict(
             f"The kind of the task is {kind.name}, which predict does not support.",
             f"Use the folder with transformers.AutoModel{kind.head}.",
         )
+    if file.resolve() == path.resolve():
+        raise UserError(f"'{file}' holds the rows and would be overwritten.", "Choose another file with --out.")
     if path.suffix.lstrip(".") not in FORMATS:
         raise UserError(f"'{path}' is not a table.", f"Give a file that ends in one of: .{', .'.join(FORMATS)}.")
     data = load_task(described)

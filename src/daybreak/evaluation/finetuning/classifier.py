@@ -270,11 +270,12 @@ def load_classifier(folder: Path) -> tuple[Any, Any]:
         raise UserError(
             f"'{folder}' holds no classifier saved by this version.", "Save one with daybreak evaluate --save."
         )
-    if found.get("model_type") == ClassifierConfig.model_type:
-        config, source = ClassifierConfig.from_pretrained(folder, local_files_only=True), Classifier
-    else:
-        config, source = load_config(folder), model_class(load_config(folder), "ForSequenceClassification")
     with reading(folder, "classifier"):
+        if found.get("model_type") == ClassifierConfig.model_type:
+            config, source = ClassifierConfig.from_pretrained(folder, local_files_only=True), Classifier
+        else:
+            config = load_config(folder)
+            source = model_class(config, "ForSequenceClassification")
         model, report = _read_weights(folder, source, config)
     _check_complete(folder, report["missing_keys"], "the classifier")
     return model.eval(), _tokenizer(folder, config)
