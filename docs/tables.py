@@ -30,6 +30,10 @@ BESIDE_ALL = {
     "`crammed --size tiny`": "2026-11-25-crammed-tiny-30m",
     "Trainer, BERT of the shape of `tiny`": "2026-11-25-run-mlm-tiny-30m.json",
 }
+SEARCHED = {
+    "docstrings of the default run": "2026-11-25-search-docstrings",
+    "text of 478 million characters": "2026-11-25-search",
+}
 TEXTS = {"wiki": "Wikipedia", "books": "books", "arxiv": "arXiv abstracts"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
@@ -235,6 +239,28 @@ def search() -> str:
         rows.append([TEXTS[name], str(found["passages"]), *recalls, f"{low:.1f} to {high:.1f}"])
     header = ["held-out text", "passages", "BM25", "dense", "hybrid", "hybrid minus BM25, 95 % interval"]
     return table(header, rows)
+
+
+def search_cost() -> str:
+    """Time and memory of two search indexes."""
+    columns = []
+    for name in SEARCHED.values():
+        found = read(f"{name}.json")
+        seconds, answers = found["build"]["seconds"], found["answers"]
+        columns.append(
+            {
+                "passages": f"{found['index']['passages']:,}",
+                "index, time": f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min",
+                "index, peak memory": f"{found['build']['peak_bytes'] / 1e9:.1f} GB",
+                "index on disk": f"{found['index']['bytes'] / 1e6:.0f} MB",
+                **{f"answer by `{method}`": f"{1000 * answers[method]['median']:.0f} ms" for method in answers},
+                "whole command, `bm25`": f"{answers['bm25']['command_seconds']:.1f} s",
+                "whole command, `hybrid`": f"{answers['hybrid']['command_seconds']:.1f} s",
+                "memory while answering": f"{answers['hybrid']['peak_bytes'] / 1e6:.0f} MB",
+            }
+        )
+    links = [f"[{name}](../records/{record}.json)" for name, record in SEARCHED.items()]
+    return table(["", *links], [[name, *(column[name] for column in columns)] for name in columns[0]])
 
 
 def beside_cramming() -> str:
