@@ -284,20 +284,20 @@ def beside(time: str, records: dict[str, str], quick: bool = False) -> str:
     columns, links = [], []
     for name, record in records.items():
         if record.endswith(".json"):
-            facts, results = reference(read(record)), read(record.replace(".json", "-tasks.json"))
+            summary, results = read(record), read(record.replace(".json", "-tasks.json"))
+            summary["validation"], device = summary["curve"][-1], summary["machine"]["device"]
         else:
-            summary, device = read(f"{record}/summary.json"), read(f"{record}/environment.json")["device"]
-            facts = {"processor": device, "tokens read, millions": summary["tokens"], **losses(summary)}
-            results = read(f"{record}/results.json")
+            summary, results = read(f"{record}/summary.json"), read(f"{record}/results.json")
+            device = read(f"{record}/environment.json")["device"]
         found, stock = (
             {result["task"]: result for result in results if result["protocol"] == protocol}
             for protocol in ("small", "quick")
         )
         columns.append(
             {
-                **facts,
-                "processor": facts["processor"].replace("(R)", "").removesuffix(" Processor"),
-                "tokens read, millions": f"{facts['tokens read, millions'] / 1e6:.1f}",
+                "processor": device.replace("(R)", "").removesuffix(" Processor"),
+                "tokens read, millions": f"{summary['tokens'] / 1e6:.1f}",
+                **losses(summary),
                 **{name: score(found[task]) for task, name in GLUE.items()},
                 **{f"{name}, both averaged": both(found[task]) for task, name in GLUE.items()},
                 **{
@@ -311,13 +311,6 @@ def beside(time: str, records: dict[str, str], quick: bool = False) -> str:
     words = {name: bag_of_words(found[task]) for task, name in GLUE.items()}
     rows = [[name, *(column[name] for column in columns), words.get(name, "-")] for name in columns[0]]
     return table([f"after {time} of one thread", *links, "bag of words"], rows)
-
-
-def reference(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a run of ``benchmarks/reference.py``, by their names in a table."""
-    end = run["curve"][-1]
-    summary = {"validation": end, "context_use": run["context_use"]}
-    return {"processor": run["machine"]["device"], "tokens read, millions": run["tokens"], **losses(summary)}
 
 
 def renewed(text: str) -> str:

@@ -313,12 +313,12 @@ def _check_savable(tasks: Sequence[Task], protocol: Protocol, folder: Path) -> N
     from daybreak.evaluation.finetuning.classifier import load_config
     from daybreak.models.crammed import MODEL_TYPE
 
-    for task in tasks:
-        if protocol.head_of(task) != "stock" and load_config(folder).model_type == MODEL_TYPE:
-            raise UserError(
-                f"A model of the crammed family cannot be saved with the head that {protocol.name} gives {task.name}.",
-                "Leave --save out, or choose --protocol quick.",
-            )
+    own = [task.name for task in tasks if protocol.head_of(task) != "stock"]
+    if own and load_config(folder).model_type == MODEL_TYPE:
+        raise UserError(
+            f"A model of the crammed family cannot be saved with the head that {protocol.name} gives {own[0]}.",
+            "Leave --save out, or choose --protocol quick.",
+        )
 
 
 def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> dict[str, Path]:

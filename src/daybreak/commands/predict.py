@@ -81,7 +81,8 @@ def predict(
         )
     if file.resolve() == path.resolve():
         raise UserError(f"'{file}' holds the rows and would be overwritten.", "Choose another file with --out.")
-    if path.suffix.lstrip(".") not in FORMATS:
+    format = path.suffix.lstrip(".")
+    if format not in FORMATS:
         raise UserError(f"'{path}' is not a table.", f"Give a file that ends in one of: .{', .'.join(FORMATS)}.")
     data = load_task(described)
     model, tokenizer = load_classifier(folder)
@@ -92,7 +93,7 @@ def predict(
             f"The classifier in '{folder}' was not fine-tuned on the task '{described.name}'.",
             "Name its own task file with --task.",
         )
-    cells = read_table(path, described.text, format=path.suffix.lstrip("."), header=described.header, whole=True)
+    cells = read_table(path, described.text, format=format, header=described.header, whole=True)
     unlabelled = LabelledRows(cells.rows, [0] * len(cells.rows))
     facts = model.config.fine_tuning
     encoded = kind.encode(tokenizer, unlabelled, facts["length"], len(tokenizer))

@@ -89,8 +89,8 @@ def probe(
             f"There is nothing to probe '{model}' with.", "Give held-out text with --text, or tasks with --task-dir."
         )
     file = RunFolder(make_folder(out or source.usual)).probes
-    encoder = load_encoder(source.folder)
     masked = load_masked_model(source.folder) if text_source else None
+    encoder = replace(masked, model=masked.model.base_model) if masked else load_encoder(source.folder)
     heldout = _held_out(masked, text_source) if masked and text_source else None
     if heldout is None:
         say("Masked words are not probed: there is no held-out text. Give some with --text.")
@@ -165,9 +165,7 @@ def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
         ids = split.read(0, min(MOST_TOKENS, len(split))).astype("int64")
         name = DATA_NAME
     else:
-        files = find_files(source.files)
-        documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter())
-        ids = token_stream(masked.tokenizer, (document.text for document in documents))
+        ids = token_stream(masked.tokenizer, _read(source.files))
         name = ", ".join(Path(each).name for each in source.files)
     masked_positions(ids, masked.tokenizer.all_special_ids)
     return HeldOutText(name, ids, source.data.unigram_counts if source.data else None)
@@ -223,14 +221,20 @@ def _documents(encoder: FrozenModel, source: _TextSource) -> Iterator[tuple[str,
         stream = split.read(0, min(HELD_OUT_TOKENS, len(split)))
         yield DATA_NAME, document_texts(encoder.tokenizer, stream, split.document_ends(), source.data.manifest.special)
     for each in source.files:
-        files = find_files([each])
         found, characters = [], 0
-        for document in read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter()):
-            found.append(document.text)
-            characters += len(document.text)
+        for text in _read([each]):
+            found.append(text)
+            characters += len(text)
             if characters > SEARCHED_CHARACTERS:
                 break
         yield Path(each).name, found
+
+
+def _read(given: Sequence[str]) -> Iterator[str]:
+    """Yield the documents of text files."""
+    files = find_files(given)
+    for document in read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter()):
+        yield document.text
 
 
 def _row(scores: Sequence[float]) -> str:

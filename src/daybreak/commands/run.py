@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -304,9 +305,9 @@ class FineTuning:
         own = [task for task in self.tasks if task.endswith(".toml")]
         if not own:
             return ""
-        seeds = f" --seeds {self.seeds}" if self.seeds else ""
-        folder = out / f"classifier-{Path(own[0]).stem}"
-        return f"daybreak evaluate {out} --tasks {own[0]} --protocol {self.protocol}{seeds} --save {folder}"
+        words = ["daybreak", "evaluate", str(out), "--tasks", own[0], "--protocol", self.protocol]
+        words += ["--seeds", str(self.seeds)] if self.seeds else []
+        return shlex.join([*words, "--save", str(out / f"classifier-{Path(own[0]).stem}")])
 
     def forecast(self, recipe: Recipe, data: Path) -> None:
         """Print before pretraining how long the evaluation takes, timed with random weights of the recipe's model.

@@ -19,7 +19,7 @@ from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import working
-from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, standardised
+from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, ranks_of, standardised
 from daybreak.searching.index import STATE, OpenIndex, open_index
 from daybreak.searching.passages import SPLITS
 
@@ -173,13 +173,9 @@ def _neighbours(searcher: Searcher) -> Iterator[tuple[int, str]]:
 def _ranks(searcher: Searcher, target: int, query: str) -> np.ndarray:
     """Return the rank of a passage for each of DENSE_WEIGHTS, float64, without the passage after it."""
     words, vectors = (standardised(searcher.scores(query, method).astype(float)) for method in ("bm25", "dense"))
-    others = np.arange(len(words)) != target + 1
-    found = []
-    for weight in DENSE_WEIGHTS:
-        scores = (words + weight * vectors)[others]
-        own = scores[target]  # only the passage after it is left out, so it keeps its place
-        found.append(1.0 + (scores > own).sum() + ((scores == own).sum() - 1) / 2)
-    return np.array(found)
+    scores = words + np.outer(DENSE_WEIGHTS, vectors)
+    scores[:, target + 1] = -np.inf
+    return ranks_of(scores, np.full(len(scores), target))
 
 
 def check_query(words: str, top: int, method: str) -> None:

@@ -296,7 +296,6 @@ def _with_own_code(model: PooledClassifier, tokenizer: Any) -> Any:
         sep_token_id=tokenizer.sep_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    described.fine_tuning = config.fine_tuning
     found = Classifier(described)
     found.pooled.load_state_dict(model.state_dict())
     return found.eval()
@@ -314,24 +313,22 @@ def check_save_folder(folder: Path) -> None:
         raise UserError(f"'{folder}' is not empty and holds no saved classifier.", "Choose another folder with --save.")
 
 
-def save_classifier(
-    model: Any, source: Path, folder: Path, *, length: int = 128, most_train_rows: int | None = None
-) -> None:
+def save_classifier(model: Any, source: Path, folder: Path, *, length: int, most_train_rows: int | None) -> None:
     """Write the model and its tokenizer as a Hugging Face folder, atomically.
 
     A stock head needs no code. For one of Daybreak's own, the folder contains its code (``modeling_classifier``). The
     keywords stand in config.json for ``daybreak predict``.
     """
-    model.config.fine_tuning = {"length": length, "most_train_rows": most_train_rows}
+    tokenizer = load_tokenizer(source)  # loaded again, because the one in use has its truncation set
     if isinstance(model, PooledClassifier):
-        model = _with_own_code(model, load_tokenizer(source))
+        model = _with_own_code(model, tokenizer)
+    model.config.fine_tuning = {"length": length, "most_train_rows": most_train_rows}
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
         with _quiet():
             model.save_pretrained(temporary)
-            # Loaded again, because the tokenizer in use has its truncation set.
-            load_tokenizer(source).save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
         if model.config.model_type == MODEL_TYPE:
             for name, ours in MODELLING_FILES.items():
                 shutil.copyfile(ours, temporary / name)

@@ -60,6 +60,8 @@ class EncodedTask:
     """The labelled parts to evaluate, dev first."""
     unlabelled: dict[str, EncodedRows]
     """The rows to predict for a submission, by name of its file."""
+    length: int
+    """Most tokens of a sequence."""
 
 
 def max_sequence_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
@@ -98,6 +100,7 @@ def encode_task(
         train=encoded(train),
         parts={name: encoded(rows) for name, rows in data.parts.items()},
         unlabelled={name: encoded(kind.load_unlabelled(data.task, name)) for name in names},
+        length=length,
     )
 
 
@@ -221,8 +224,7 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
         seconds=time.monotonic() - started,
     )
     if job.keep is not None:
-        length = max_sequence_length(load_config(job.folder), load_tokenizer(job.folder), job.protocol)
-        save_classifier(model, job.folder, job.keep, length=length, most_train_rows=job.protocol.train_rows)
+        save_classifier(model, job.folder, job.keep, length=rows.length, most_train_rows=job.protocol.train_rows)
     if replace(job, keep=None).finished() is not None:
         return run  # repeated only to save its model: results refer to the file on disk
     job.file.parent.mkdir(parents=True, exist_ok=True)

@@ -55,6 +55,15 @@ def standardised(scores: np.ndarray) -> np.ndarray:
     return (scores - scores.mean(axis=-1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
 
 
+def ranks_of(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return float64 [Q]: the rank, from 1, of passage ``targets`` [Q] in each row of ``scores`` [Q, N].
+
+    Equal scores share the mean rank.
+    """
+    own = np.take_along_axis(scores, targets[:, None], axis=1)
+    return 1.0 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
+
+
 def best_weight(ranks: np.ndarray) -> int:
     """Return the index of the weight with the highest mean reciprocal rank, from the ranks [weights, queries]."""
     return int((1 / ranks).mean(axis=1).argmax())

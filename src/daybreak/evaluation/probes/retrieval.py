@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 
 from daybreak.core.encoder import Encoder
-from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_scores, standardised
+from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_scores, ranks_of, standardised
 from daybreak.evaluation.probes.context_use import document_bounds, padded_batch
 from daybreak.schemas.run import RankerScore, Retrieval, RetrievalExample, SpecialIds
 from daybreak.training.objectives.finish import embed
@@ -73,7 +73,7 @@ def rank_passages(embed: Embed, texts: Sequence[str], name: str = "") -> Retriev
         name: name of the texts in the result.
 
     Returns:
-        None if fewer than FEWEST texts are long enough, or the package bm25s is missing.
+        None if the texts have fewer than FEWEST passages, or the package bm25s is missing.
     """
     if importlib.util.find_spec("bm25s") is None:
         return None
@@ -87,8 +87,8 @@ def rank_passages(embed: Embed, texts: Sequence[str], name: str = "") -> Retriev
     sparse = bm25_scores(passages, queries)
     words, vectors = standardised(sparse), standardised(dense)
     tried = np.stack([ranks_of_partners(words + weight * vectors) for weight in DENSE_WEIGHTS])
-    first_half = np.arange(len(pairs)) % 2 == 0
-    hybrid = np.where(first_half, tried[best_weight(tried[:, ~first_half])], tried[best_weight(tried[:, first_half])])
+    even = np.arange(len(pairs)) % 2 == 0
+    hybrid = np.where(even, tried[best_weight(tried[:, ~even])], tried[best_weight(tried[:, even])])
     weight = DENSE_WEIGHTS[best_weight(tried)]
     ranks = {"bm25": ranks_of_partners(sparse), "dense": ranks_of_partners(dense), "hybrid": hybrid}
     first = (words + weight * vectors).argmax(axis=1)
@@ -190,9 +190,8 @@ def embed_ids(model: Encoder, texts: Sequence[Sequence[int]], *, special: Specia
 
 
 def ranks_of_partners(scores: np.ndarray) -> np.ndarray:
-    """Return float64[N]: the rank of passage i for query i, from 1; equal scores share the mean rank."""
-    own = np.diag(scores)[:, None]
-    return 1.0 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
+    """Return float64[N]: the rank of passage i for query i, as ``ranks_of``."""
+    return ranks_of(scores, np.arange(len(scores)))
 
 
 def ranker_score(name: str, ranks: np.ndarray, baseline: np.ndarray) -> RankerScore:
