@@ -19,6 +19,7 @@ from daybreak.core.files import read_json, write_json
 from daybreak.data.sequences.shards import open_shards
 from daybreak.exporting.hub import MODEL_FILES, PINNED, dataset_folder, local_folder, push_to_hub
 from daybreak.exporting.parity import REFUSED
+from daybreak.models.crammed import AUTO_MAP, MODELLING_FILES
 from daybreak.schemas.run import Manifest
 
 
@@ -168,6 +169,19 @@ def test_a_model_goes_up_with_its_files_and_no_others(hub: Hub, model: Path) -> 
     (model / "README.md").write_text("a better card\n")
     push_to_hub(model, "me/encoder", kind="model")
     assert hub.files["model/me/encoder/README.md"] == b"a better card\n"
+
+
+def test_the_code_of_a_crammed_model_goes_up_with_all_that_it_imports(hub: Hub, model: Path) -> None:
+    code = MODELLING_FILES
+    assert len(code) > 1
+    write_json(model / "config.json", {"auto_map": AUTO_MAP})
+    for name, source in code.items():
+        shutil.copyfile(source, model / name)
+    push_to_hub(model, "me/encoder", kind="model")
+    assert set(code) <= set(hub.names("model/me/encoder"))
+    (model / "layers.py").unlink()
+    with pytest.raises(UserError, match=r"There is no 'layers\.py'"):
+        push_to_hub(model, "me/encoder", kind="model")
 
 
 def test_a_link_out_of_the_folder_does_not_go_up(hub: Hub, model: Path, tmp_path: Path) -> None:

@@ -135,12 +135,30 @@ def _model_files(folder: Path) -> list[str]:
         raise UserError(
             f"'{folder}' is not an exported model: it has no {missing[0]}.", "Export one with daybreak export."
         )
-    code = read_json(folder / "config.json").get("auto_map", {}).values()
-    modules = {f"{place.split('.')[0]}.py" for place in code}
+    modules = _code_files(folder)
     budget = {path.name for part in ("arch", "data", "train") for path in folder.glob(f"{part}_budget_*.json")}
     sentences = sentence_modules(0, 0)  # only their names
     known = sorted({"README.md", "onnx/model.onnx", *FILES, *modules, *sentences, *budget}.difference(MODEL_FILES))
     return [*MODEL_FILES, *(name for name in known if (folder / name).is_file())]
+
+
+def _code_files(folder: Path) -> set[str]:
+    """Return the names of the Python files that the classes in config.json need, those they import included.
+
+    Raises:
+        UserError: one of them is missing.
+    """
+    from transformers.dynamic_module_utils import get_relative_import_files
+
+    classes = read_json(folder / "config.json").get("auto_map", {}).values()
+    modules = {f"{place.split('.')[0]}.py" for place in classes}
+    try:
+        imported = {Path(file).name for module in modules for file in get_relative_import_files(folder / module)}
+    except FileNotFoundError as error:
+        raise UserError(
+            f"There is no '{Path(error.filename).name}' in '{folder}'.", "Export the model again."
+        ) from None
+    return modules | imported
 
 
 def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
