@@ -131,5 +131,10 @@ def test_the_commit_is_that_of_the_checkout_which_holds_the_file(tmp_path: Path)
     git("add", "package.py")
     git("commit", "-m", "first")
     assert commit_of(file) == git("rev-parse", "HEAD")
+    (tmp_path / "training").mkdir()
+    below = tmp_path / "training/step.py"
+    below.write_text("# new\n")
+    assert commit_of(file) == git("rev-parse", "HEAD") + " with changes"
+    below.unlink()
     file.write_text("# changed\n")
     assert commit_of(file) == git("rev-parse", "HEAD") + " with changes"

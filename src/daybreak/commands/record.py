@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+import daybreak
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, load_recipe_file, parse
 from daybreak.commands.verify import verify
 from daybreak.core.errors import UserError
@@ -86,7 +87,7 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     refuse_contradictions(folder, verified)
     if os.environ.get("RANK", "0") != "0":  # all processes verify, the first one writes
         return target
-    found = describe(folder, verified=verified, text=text, commit=commit_of(Path(__file__)))
+    found = describe(folder, verified=verified, text=text, commit=commit_of(Path(daybreak.__file__)))
     with _new_folder(target) as new:
         for file, value in files.items():
             if file.endswith(".jsonl"):

@@ -238,7 +238,10 @@ def _load(run: RunFolder, machine: Environment, decisions: Decisions) -> tuple[f
 
 
 def commit_of(file: Path) -> str:
-    """Return the commit of the checkout that ``file`` belongs to, marked if it has changes; '' without a checkout."""
+    """Return the commit of the checkout that ``file`` belongs to; '' without a checkout.
+
+    It is marked if anything in the folder of ``file`` differs from it.
+    """
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=file.parent, capture_output=True, text=True, check=True)
