@@ -20,8 +20,9 @@ import pytest
 from daybreak import __version__, cli
 from daybreak.commands import run
 from daybreak.core.errors import Interrupted, UserError
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
-from daybreak.recipe import recipe_names
+from daybreak.recipe import load_recipe, recipe_names
 from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 
 GOLDEN = Path(__file__).with_name("golden") / "flags.txt"
@@ -127,6 +128,13 @@ def test_an_unknown_flag_gets_the_nearest(arguments: tuple[str, ...], near: str,
         (("prepare", "--out", "OUT"), "No text is given"),
         (("pretrain",), "--data"),
         (("pretrain", "tiny", "--data", "d", "--schedule", "Cosine"), "set schedule in a recipe file"),
+        (("prepare", "text", "--out", "data", "--size", "small"), "--size needs --recipe."),
+        (("prepare", "text", "--out", "data", "--faithful"), "--faithful needs --recipe."),
+        (
+            ("prepare", "text", "--out", "d", "--tokenizer-from", "m", "--tokenizer-kind", "ByteBPE"),
+            "Give one of them.",
+        ),
+        (("pretrain", "mini", "--data", "data", "--new_vocabulary"), "--new-vocabulary needs --init."),
         (("run", "tiny", "--optimizer.kind=Muon"), "No option chooses the class of the optimizer"),
         (("verify", "/nowhere"), "/nowhere"),
         (("report",), "No run folder is given"),
@@ -183,6 +191,25 @@ def test_an_old_flag_works_and_names_its_successor(
     assert received == [["text", "--out", "data", *new]]
     before, after = (words[0].partition("=")[0] for words in (old, new))
     assert capsys.readouterr().err == f"daybreak: {before} is now {after}.\n"
+
+
+def test_underscores_in_a_flag_are_hyphens(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[Any] = []
+    monkeypatch.setattr("daybreak.commands.prepare.prepare", lambda *_, tokenizer, **__: received.append(tokenizer))
+    cli.dispatch(["prepare", "a_b.txt", "--out", "data", "--tokenizer_kind", "ByteBPE"])
+    cli.dispatch(["prepare", "a_b.txt", "--out", "data", "--recipe", "tiny", "--recipe=base"])
+    assert [type(each).__name__ for each in received] == ["ByteBPE", "WordPiece"]
+    assert received[1] == load_recipe("base").tokenizer
+
+
+def test_a_tokenizer_of_the_recipes_own_kind_is_the_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[Any] = []
+    monkeypatch.setattr("daybreak.commands.prepare.prepare", lambda *_, tokenizer, **__: received.append(tokenizer))
+    recipe = ["prepare", "text", "--out", "data", "--recipe", "crammed", "--tokenizer-kind"]
+    cli.dispatch([*recipe, "WordPiece"])
+    cli.dispatch([*recipe, "ByteBPE"])
+    own = load_recipe("crammed").tokenizer
+    assert received == [own, ByteBPE(vocabulary=own.vocabulary)]
 
 
 def test_old_flags_of_a_recipe_are_parsed_into_its_current_fields(monkeypatch: pytest.MonkeyPatch) -> None:

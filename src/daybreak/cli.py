@@ -142,11 +142,16 @@ def refuse_small_address_space(command: str) -> None:
 
 
 def with_current_flags(arguments: list[str]) -> list[str]:
-    """Replace flags of earlier versions by their current names and print a notice for each."""
+    """Replace flags of earlier versions by their current names and print a notice for each.
+
+    The parser accepts ``_`` for ``-`` in a flag. Some flags are read before it, so they get one spelling here.
+    """
     names = FLAGS | (PREPARE_FLAGS if arguments[0] == "prepare" else {})
     current = []
     for argument in arguments:
         flag, equals, value = argument.partition("=")
+        if flag.startswith("--"):
+            flag = flag.replace("_", "-")
         if flag in names:
             print(f"daybreak: {flag} is now {names[flag]}.", file=sys.stderr)
             flag = names[flag]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -136,13 +136,30 @@ def keywords(options: Any, group: type | None = None) -> dict[str, Any]:
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str:
-    """Return the value of a flag before parsing, because it decides which options exist; empty if it is absent."""
+    """Return the value of a flag before parsing, because it decides which options exist.
+
+    As in the parser, the last of several counts. The value is empty if the flag is absent.
+    """
+    value = ""
     for position, argument in enumerate(arguments):
         if argument == flag and position + 1 < len(arguments):
-            return arguments[position + 1]
+            value = arguments[position + 1]
         if argument.startswith(flag + "="):
-            return argument.partition("=")[2]
-    return ""
+            value = argument.partition("=")[2]
+    return value
+
+
+def given_flags(arguments: Sequence[str]) -> set[str]:
+    """Return the names of the flags among the arguments."""
+    return {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
+
+
+def refuse_without(arguments: Sequence[str], requires: Mapping[str, str]) -> None:
+    """Raise UserError for a flag without the flag that it needs; ``requires`` has the two names."""
+    given = given_flags(arguments)
+    for flag, other in requires.items():
+        if flag in given and other not in given:
+            raise UserError(f"{flag} needs {other}.", f"Add {other}, or leave {flag} out.")
 
 
 # ---------------------------------------------------------------- the recipe
@@ -173,10 +190,8 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
     """
     from daybreak.recipe import load_recipe
 
-    given = {argument.partition("=")[0] for argument in arguments}
-    for flag, other in REQUIRES.items():
-        if flag in given and other not in given:
-            raise UserError(f"{flag} needs {other}.", f"Add {other}, or leave {flag} out.")
+    refuse_without(arguments, REQUIRES)
+    given = given_flags(arguments)
     load_recipe_file(value_of("--recipe", arguments))
     branch, init = value_of("--from", arguments), value_of("--init", arguments)
     if branch:

@@ -22,7 +22,7 @@ import tyro
 from tokenizers import Tokenizer
 from tyro.conf import Positional, arg
 
-from daybreak.commands.options import SizeOptions, keywords, parse, value_of
+from daybreak.commands.options import SizeOptions, keywords, parse, refuse_without, value_of
 from daybreak.core.errors import UserError
 from daybreak.core.files import replace_folder, write_json
 from daybreak.core.process import usable_cores
@@ -136,7 +136,11 @@ def main(arguments: Sequence[str]) -> None:
 
 def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the defaults that --recipe, --tokenizer-kind and --tokenizer-from give to other options."""
+    refuse_without(arguments, {"--size": "--recipe", "--faithful": "--recipe"})
     recipe, kind = value_of("--recipe", arguments), value_of("--tokenizer-kind", arguments)
+    model = value_of("--tokenizer-from", arguments)
+    if kind and model:
+        raise UserError("--tokenizer-kind and --tokenizer-from both choose the tokenizer.", "Give one of them.")
     defaults: dict[str, Any] = {}
     if recipe:
         from daybreak.recipe import load_recipe, procedure_of
@@ -149,9 +153,11 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
             raise UserError(
                 f"There is no tokenizer type '{kind}'.{nearest(kind, TOKENIZERS)}", f"Use {' or '.join(TOKENIZERS)}."
             )
-        size = {"vocabulary": defaults["tokenizer"].vocabulary} if defaults else {}
-        defaults["tokenizer"] = TOKENIZERS[kind](**size)
-    if model := value_of("--tokenizer-from", arguments):
+        if not defaults:
+            defaults["tokenizer"] = TOKENIZERS[kind]()
+        elif not isinstance(defaults["tokenizer"], TOKENIZERS[kind]):
+            defaults["tokenizer"] = TOKENIZERS[kind](vocabulary=defaults["tokenizer"].vocabulary)
+    if model:
         from daybreak.exporting.hub import local_folder
 
         defaults["tokenizer"] = Existing(folder=str(local_folder(model)))
