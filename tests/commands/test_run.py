@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_runs import fake_results
 from in_process import exit_code
 from small_models import small_recipe
 
@@ -27,7 +28,7 @@ from daybreak.core.budget import Budget, Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.core.serialization import from_dict
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.task_pairs import baseline_sentence
 from daybreak.data.demo_corpus import docstrings
 from daybreak.data.demo_corpus.docstrings import Package
@@ -40,9 +41,11 @@ from daybreak.evaluation.tasks.known_tasks import KNOWN, SCIBERT, TASK_LISTS, sp
 from daybreak.recipe import FAMILY, SIZES, Procedure, load_recipe, procedure_of, recipe_names
 from daybreak.reporting.headline import loss_sentence
 from daybreak.schemas.corpus import CorpusReport
-from daybreak.schemas.run import FillMask, Summary
+from daybreak.schemas.run import FillMask, Summary, TraceRecord
 from daybreak.schemas.tasks import TaskResult
 from daybreak.training.hardware import probe
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -227,6 +230,20 @@ def test_a_mistake_costs_no_run_that_was_to_be_replaced(
     assert (out / "model" / "model.safetensors").is_file() and (out / "summary.json").is_file()
 
 
+def test_a_task_inside_the_run_is_not_deleted_with_it(
+    finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    (out / "labels").mkdir()
+    for name in ("own_task.toml", "own_task_train.csv", "own_task_dev.csv"):
+        shutil.copy(EXAMPLES / name, out / "labels")
+    task = out / "labels/own_task.toml"
+    told = refused(
+        "run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", "--corpus", corpus, "--tasks", task
+    )
+    assert "which --overwrite would delete" in told and task.is_file()
+
+
 def test_a_text_inside_the_run_is_not_deleted_with_it(
     finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -257,10 +274,26 @@ def test_pretraining_gets_what_is_left_but_for_the_rest(tmp_path: Path) -> None:
         run._budget_by(ahead(30), folder, False)
 
 
-def test_a_run_that_has_begun_keeps_its_budget(tmp_path: Path) -> None:
+def test_a_run_that_has_begun_keeps_its_budget_and_says_if_it_will_be_late(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = RunFolder(tmp_path)
     write_json(folder.recipe, {"budget": "1234s"})
     assert run._budget_by(ahead(60), folder, True) == "1234s"
+    assert "will not be ready by" in capsys.readouterr().out
+    assert run._budget_by(ahead(2000), folder, True) == "1234s"
+    folder.trace.write_text(json.dumps(to_dict(TraceRecord(step=7, elapsed=1200.0, progress=0.97))) + "\n")
+    assert run._budget_by(ahead(100), folder, True) == "1234s"
+    assert capsys.readouterr().out == ""
+
+
+def test_each_task_gets_the_seeds_of_its_protocol(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tuning = replace(COLA, tasks=("mnli", "rte"), protocol="transfer", seeds=None)
+    assert "2 tasks with 1 to 5 seeds each under the protocol transfer" in tuning.words()
+    asked: list[int] = []
+    monkeypatch.setattr(evaluate, "evaluate", lambda *_, most_seeds, untrained, **__: asked.append(most_seeds))
+    tuning.evaluate_by(ahead(600), RunFolder(tmp_path))
+    assert asked == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
 def test_seeds_are_left_out_when_it_becomes_late(
@@ -268,16 +301,26 @@ def test_seeds_are_left_out_when_it_becomes_late(
 ) -> None:
     asked: list[tuple[int, bool]] = []
 
-    def fine_tune(folder: Path, tasks: Any, *, seeds: int, untrained: bool, within: float, **_: Any) -> None:
+    def fine_tune(folder: Path, tasks: Any, *, most_seeds: int, untrained: bool, within: float, **_: Any) -> None:
         assert 0 < within < 600 / run.FORECAST_MARGIN
-        if seeds == 2 and untrained:
+        if most_seeds == 2 and untrained:
             raise TooLate("2 fine-tunings take about 9m and 4m are left.", "Evaluate later.")
-        asked.append((seeds, untrained))
+        asked.append((most_seeds, untrained))
 
     monkeypatch.setattr(evaluate, "evaluate", fine_tune)
     COLA.evaluate_by(ahead(600), RunFolder(tmp_path))
     assert asked == [(1, False), (1, True), (2, False)]
     assert "Fine-tuning stops after 1 of 3 seeds." in capsys.readouterr().out
+
+
+def test_a_finished_evaluation_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its labelled rows may have changed; evaluate keeps the fine-tunings whose rows are the same.
+    results = [replace(one, task="cola") for one in fake_results(random.Random(0), 0.0)[:2]]
+    write_json(RunFolder(tmp_path).results, [to_dict(one) for one in results])
+    asked: list[bool] = []
+    monkeypatch.setattr(evaluate, "evaluate", lambda *_, untrained, **__: asked.append(untrained))
+    COLA.evaluate(RunFolder(tmp_path))
+    assert asked == [False, True]
 
 
 def test_no_baselines_reaches_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,7 @@ def evaluate(
     rows: int | None = None,
     frozen: bool = False,
     seeds: int | None = None,
+    most_seeds: int | None = None,
     out: Path | None = None,
     save: Path | None = None,
     submission: Path | None = None,
@@ -126,6 +127,7 @@ def evaluate(
     The keywords are the options of ``daybreak evaluate``.
 
     Args:
+        most_seeds: largest number of seeds, where the protocol has more for a task.
         within: longest time in seconds; if the forecast is longer, nothing is started.
 
     Returns:
@@ -166,6 +168,7 @@ def evaluate(
             workers,
             backend,
             untrained=untrained,
+            most_seeds=most_seeds,
             unlabelled=submission is not None,
             cells=RunFolder(results_file.parent).cells,
             weights=weights,
@@ -221,6 +224,7 @@ def _evaluations(
     seeds: int | None,
     workers: int | None,
     backend: str,
+    most_seeds: int | None = None,
     **settings: Any,
 ) -> tuple[list[TaskEvaluation], int]:
     """Return the fine-tunings of a model on each task, with more ``settings``, and the number of parallel workers."""
@@ -229,13 +233,17 @@ def _evaluations(
     from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation, total_work
     from daybreak.evaluation.tasks.kinds import load_task
 
+    def number(task: Task) -> int:
+        usual = seeds or protocol.seeds_of(task.whole)
+        return usual if most_seeds is None else min(usual, most_seeds)
+
     found = [
         TaskEvaluation(
             folder=source.folder,
             model_name=source.name,
             data=load_task(task),
             protocol=protocol,
-            seeds=seeds or protocol.seeds_of(task.whole),
+            seeds=number(task),
             **settings,
         )
         for task in tasks

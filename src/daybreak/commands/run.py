@@ -30,6 +30,7 @@ from daybreak.core.budget import Budget, Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import make_folder, read_json
 from daybreak.core.formatting import check_price, check_seeds
+from daybreak.core.process import process_started
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
@@ -44,6 +45,7 @@ from daybreak.pretraining.flops import meta_model
 from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import FAMILY, Procedure, Recipe, Texts, procedure_of, recipe_names
 from daybreak.reporting.headline import opening
+from daybreak.reporting.runs import last_trace
 from daybreak.schemas.run import FillMask, Summary
 from daybreak.schemas.tasks import TaskResult
 from daybreak.training.monitoring.trackers import check_trackers
@@ -92,6 +94,7 @@ class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions)
 
 
 def main(arguments: Sequence[str]) -> None:
+    startup = time.monotonic() - process_started()
     arguments, out = _with_size(list(arguments))
     name, rest = split_recipe("run", "--corpus", arguments)
     recipe = load_chosen_recipe("run", name, rest)
@@ -119,6 +122,7 @@ def main(arguments: Sequence[str]) -> None:
         watching=options.watching,
         deadline=Deadline.parse(options.deadline) if options.deadline else None,
         open_report=options.open,
+        startup=startup,
     )
 
 
@@ -202,6 +206,7 @@ def run(
     watching: Watching = Watching(),
     deadline: Deadline | None = None,
     open_report: bool = False,
+    startup: float = 0.0,
 ) -> Path:
     """Go from text to a tested encoder and its report, whose path is returned.
 
@@ -212,6 +217,7 @@ def run(
         preprocessing: of ``corpus``; the recipe's preset by default.
         deadline: when everything is done. Pretraining gets the time that preparation leaves, minus a reserve for the
             tasks. If time runs out, evaluation seeds are skipped, but not the export or the report.
+        startup: seconds that Python and the imports took to start. They count against the budget of pretraining.
     """
     started = time.monotonic()
     folder = RunFolder(out)
@@ -229,7 +235,7 @@ def run(
     )
     _check_arguments(recipe, fine_tuning, watching)
     if overwrite:
-        folder.delete([*_files([*corpus, *general]), *source_folders(recipe)])
+        folder.delete([*_files([*corpus, *general]), *source_folders(recipe), *fine_tuning.files()])
     say("1/4  Prepare: text to tokens")
     if not corpus:
         corpus, task = _docstrings(folder)
@@ -253,7 +259,7 @@ def run(
     if deadline:
         recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(fine_tuning.tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
-    pretrain.pretrain(recipe, data=data, out=out, watching=watching)
+    pretrain.pretrain(recipe, data=data, out=out, watching=watching, started=time.monotonic() - startup)
     fine_tuning = replace(fine_tuning, protocol=fine_tuning.protocol or _protocol_for_size(folder))
     say(f"3/4  Evaluate: {fine_tuning.words() if fine_tuning.tasks else _without_tasks(procedure)}")
     if deadline:
@@ -291,14 +297,29 @@ class FineTuning:
 
     def words(self) -> str:
         """Describe the fine-tunings to come."""
-        from daybreak.evaluation.protocols.known_protocols import find_protocol
-        from daybreak.evaluation.tasks.known_tasks import spelled_out
-
-        count, each = len(spelled_out(self.tasks)), self.seeds or find_protocol(self.protocol).seeds
+        numbers = self._seeds_by_task()
+        count, least, most = len(numbers), min(numbers.values()), max(numbers.values())
+        each = f"{most} seed{'s' if most > 1 else ''}" if least == most else f"{least} to {most} seeds"
         return (
-            f"{count} task{'s' if count > 1 else ''} with {each} seed{'s' if each > 1 else ''} each under the protocol "
-            f"{self.protocol}, with and without pretraining"
+            f"{count} task{'s' if count > 1 else ''} with {each} each under the protocol {self.protocol}, with and "
+            "without pretraining"
         )
+
+    def files(self) -> list[Path]:
+        """Return the files that the tasks read."""
+        if not self.tasks:
+            return []
+        from daybreak.evaluation.model_source import find_tasks
+
+        named = [Path(task) for task in self.tasks if task.endswith(".toml")]
+        return named + [file for task in find_tasks(self.tasks, self.task_dir) for file in task.files.values()]
+
+    def _seeds_by_task(self) -> dict[str, int]:
+        from daybreak.evaluation.protocols.known_protocols import find_protocol
+        from daybreak.evaluation.tasks.known_tasks import spelled_out, whole_task
+
+        chosen = find_protocol(self.protocol)
+        return {task: self.seeds or chosen.seeds_of(whole_task(task)) for task in spelled_out(self.tasks)}
 
     def saving(self, out: Path) -> str:
         """Return the command that saves the fine-tuned model of the first task with a file; empty if there is none."""
@@ -336,64 +357,39 @@ class FineTuning:
             "it."
         )
 
-    def evaluate(self, folder: RunFolder, within: Callable[[], float] | None = None) -> None:
-        """Fine-tune the model and random weights on each task that has no result with all seeds.
+    def evaluate(
+        self, folder: RunFolder, within: Callable[[], float] | None = None, most_seeds: int | None = None
+    ) -> None:
+        """Fine-tune the model and random weights on each task; finished fine-tunings are kept.
 
         ``within`` returns the seconds that are left for both; TooLate is raised if the forecast is longer.
         """
-        if not self.tasks:
-            return
-        from daybreak.evaluation.finetuning.results import read_results
-        from daybreak.evaluation.protocols.known_protocols import find_protocol
-        from daybreak.evaluation.tasks.known_tasks import spelled_out, whole_task
-
-        chosen, tasks = find_protocol(self.protocol), spelled_out(self.tasks)
-        finished = {
-            (result.task, result.model): len(result.seeds)
-            for result in read_results(folder.results)
-            if result.protocol == self.protocol
-        }
-        for model in ("pretrained", "untrained"):
-            missing = [
-                task
-                for task in tasks
-                if finished.get((name := _task_name(task), model), 0)
-                < (self.seeds or chosen.seeds_of(whole_task(name)))
-            ]
-            if missing:
-                untrained = model == "untrained"
-                evaluate.evaluate(
-                    folder.path,
-                    tasks if chosen.starts else missing,
-                    task_dir=self.task_dir,
-                    protocol=self.protocol,
-                    seeds=self.seeds,
-                    untrained=untrained,
-                    within=None if within is None else within() / (1 if untrained else 2),
-                    baselines=self.baselines,
-                )
+        for untrained in (False, True) if self.tasks else ():
+            evaluate.evaluate(
+                folder.path,
+                self.tasks,
+                task_dir=self.task_dir,
+                protocol=self.protocol,
+                seeds=self.seeds,
+                most_seeds=most_seeds,
+                untrained=untrained,
+                within=None if within is None else within() / (1 if untrained else 2),
+                baselines=self.baselines,
+            )
 
     def evaluate_by(self, deadline: Deadline, folder: RunFolder) -> None:
         """Add one fine-tuning seed at a time until FORECAST_MARGIN times its forecast exceeds the time left."""
-        from daybreak.evaluation.protocols.known_protocols import find_protocol
-
-        seeds = self.seeds or find_protocol(self.protocol).seeds
-        for count in range(1, seeds + 1):
+        most = max(self._seeds_by_task().values(), default=0)
+        for count in range(1, most + 1):
             try:
-                replace(self, seeds=count).evaluate(
-                    folder, within=lambda: (deadline.left() - END_SECONDS / 2) / FORECAST_MARGIN
+                self.evaluate(
+                    folder,
+                    within=lambda: (deadline.left() - END_SECONDS / 2) / FORECAST_MARGIN,
+                    most_seeds=count,
                 )
             except TooLate as late:
-                say(f"{late.sentence} Fine-tuning stops after {count - 1} of {seeds} seeds.")
+                say(f"{late.sentence} Fine-tuning stops after {count - 1} of {most} seeds.")
                 return
-
-
-def _task_name(task: str) -> str:
-    if not task.endswith(".toml"):
-        return task
-    from daybreak.evaluation.tasks.task_file import read_task_file
-
-    return read_task_file(Path(task)).name
 
 
 def _tasks_in(task_dir: str | Path, procedure: Procedure) -> list[str]:
@@ -458,11 +454,19 @@ def _protocol_for_size(folder: RunFolder) -> str:
 
 
 def _budget_by(deadline: Deadline, folder: RunFolder, with_tasks: bool) -> str:
-    """Return the pretraining budget that meets the deadline; an existing run keeps its own."""
-    if folder.recipe.exists():
-        return str(read_recipe_file(folder.recipe)["budget"])
+    """Return the pretraining budget that meets the deadline; an existing run keeps its own, also if it ends later."""
     left = deadline.left()
     reserve = max(END_SECONDS, END_FRACTION * left)
+    if folder.recipe.exists():
+        budget = Budget.parse(read_recipe_file(folder.recipe)["budget"])
+        trace = last_trace(folder.trace)
+        remaining = budget.amount - (trace.elapsed if trace else 0.0)
+        if budget.unit == "seconds" and not folder.summary.exists() and remaining > left - reserve:
+            say(
+                f"This run keeps its budget of {budget.text}, of which {duration(remaining)} are left: it will not be "
+                f"ready by {deadline.at:%H:%M}. A new run with another --out would be."
+            )
+        return budget.text
     seconds = int((left - reserve) * (1.0 - (TASKS_FRACTION if with_tasks else 0.0)))
     if seconds <= 0:
         raise UserError(f"Only {duration(left)} are left until {deadline.at:%H:%M}.", "Give a later --deadline.")
