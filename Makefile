@@ -42,12 +42,15 @@ bench: $(VENV)/.installed-run
 tables: $(VENV)/.installed-test
 	$(BIN)/python docs/tables.py
 
-# With the Python that is there, for a rented machine has its own torch: nothing is installed.
+# With the Python that has torch, for a rented machine has its own: nothing is installed.
+TORCH_PYTHON ?= $(or $(shell for name in python3 python3.12 python3.11 $(BIN)/python; do \
+	$$name -c 'import sys, torch; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done),$(PYTHON))
+
 gpu:
-	'$(PYTHON)' benchmarks/gpu.py --work gpu $(ARGS)
+	'$(TORCH_PYTHON)' benchmarks/gpu.py --work gpu $(ARGS)
 
 gpu-dry:
-	'$(PYTHON)' benchmarks/gpu.py --dry-run --work gpu-dry --minutes 15 $(ARGS)
+	'$(TORCH_PYTHON)' benchmarks/gpu.py --dry-run --work gpu-dry --minutes 15 $(ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict $(ARGS)

@@ -35,7 +35,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,10 @@ from daybreak.training.hardware import probe
 CURVE_POINTS = 300
 GRACE = 30.0
 """Seconds in which what was asked to leave must have saved."""
+STEP_TOKENS = ((40.0, 65_536), (20.0, 16_384), (0.0, 8_192))
+"""Memory of the device in GiB, and the tokens of a step of base that fit into more than it."""
+WORKER_GIB = 4.0
+"""Memory of one fine-tuning of base, with its CUDA context."""
 TOY_SHAPE = "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 64"
 TOY_RUN = f"{TOY_SHAPE} --batch 4 --length 32"
 
@@ -136,6 +140,13 @@ def corpus_of(call: Call) -> Path:
     return call.work / "corpus" / CORPUS
 
 
+def memory() -> float:
+    """Memory of the device in GiB; infinite without a GPU."""
+    if not torch.cuda.is_available():
+        return float("inf")
+    return float(torch.cuda.get_device_properties(0).total_memory) / 2**30
+
+
 def flags_of(call: Call) -> str:
     return TOY_RUN if call.dry else str(call.chosen.flags)
 
@@ -147,48 +158,51 @@ def parity(call: Call) -> None:
     """Compare the device with the CPU; then run a few steps of every recipe."""
     import device_parity
 
-    layouts = ["mixed"] if call.dry else list(device_parity.LAYOUTS)
-    found = device_parity.check_device(probe.choose_device(), layouts)
-    call.tell("parity", **found)
+    found = measured(call, "device_parity.py")
+    call.tell("parity", **{name: found[name] for name in ("device", "float32_products", "passed", "findings")})
     print(device_parity.render(found), flush=True)
     recipes(call)
+    if not found["passed"]:
+        raise RuntimeError("the device gives other numbers than the CPU")
 
 
 def recipes(call: Call) -> None:
     """Seconds of a step of every shipped recipe with a small batch; errors are recorded."""
-    from daybreak.data.sequences.shards import open_shards
-    from daybreak.pretraining.planning import time_recipe
-    from daybreak.recipe import load_recipe, recipe_names
-    from daybreak.training.phases import SecondPhase
-    from daybreak.training.ramp import Ramp
+    from daybreak.recipe import recipe_names
 
     data, steps = data_of(call), {}
-    shards = open_shards(data)
     for name in ["tiny", "bert-2018"] if call.dry else recipe_names():
-        if call.left() <= 0:
-            raise OutOfTime
-        few = {"batch": 8, "microbatch": 8, "devices": replace(load_recipe(name).devices, batch=0), "ramp": Ramp()}
-        recipe = replace(load_recipe(name), **few, phase2=SecondPhase(), compile="off")
-        if call.dry:
-            recipe = replace(
-                recipe, length=32, model=replace(recipe.model, layers=1, hidden_size=32, heads=2, intermediate_size=64)
-            )
         try:
-            speed = time_recipe(recipe, shards, data)
-            steps[name] = {"step_seconds": round(speed.step, 4), "memory": speed.memory}
-        except Exception as error:
-            traceback.print_exc()
-            steps[name] = {"error": f"{type(error).__name__}: {error}"}
+            steps[name] = measured(call, "recipe_step.py", "--recipe", name, "--data", str(data))
+        except SystemExit as error:
+            print(error, flush=True)
+            steps[name] = {"error": str(error)[-2000:]}
         call.tell("parity", recipes=steps)
     if failed := [name for name, one in steps.items() if "error" in one]:
         raise RuntimeError(f"no step of {', '.join(failed)}")
+
+
+def measured(call: Call, script: str, *arguments: str) -> dict[str, Any]:
+    """Run another script of this folder and return its record.
+
+    It has a process of its own: a fault of the device spoils only that, and its memory is free afterwards.
+    """
+    out = call.work / f"{Path(script).stem}.json"
+    out.unlink(missing_ok=True)
+    short = ["--short"] if call.dry else []
+    call.run([sys.executable, str(Path(__file__).with_name(script)), "--out", str(out), *arguments, *short])
+    found: dict[str, Any] = read_json(out)
+    return found
 
 
 def pretrained(call: Call, stage: str, recipe: str, budget: str, flags: str) -> None:
     """One run in WORK/STAGE, resumed if it was interrupted; its curve and facts without text or paths."""
     data, out = data_of(call), call.work / stage
     wall = call.run(measure.pretrain_command(recipe, data, out, budget, flags))
-    call.tell(stage, **measure.run_facts(out), wall_seconds=wall, **curves(RunFolder(out)), **counts(out))
+    facts = measure.run_facts(out)
+    call.tell(stage, **facts, wall_seconds=wall, **curves(RunFolder(out)), **counts(out))
+    if not facts["summary"]["parity"]["passed"]:
+        raise RuntimeError("the export did not pass its parity check")
 
 
 def flagship(call: Call) -> None:
@@ -225,13 +239,13 @@ def glue5(call: Call) -> None:
     tasks = str(toy.toy_task(call.work)) if call.dry else call.chosen.tasks
     command = measure.daybreak("evaluate", str(run), "--tasks", tasks, "--seeds", str(call.chosen.seeds))
     command += ["--task-dir", str(call.chosen.task_dir)] if call.chosen.task_dir else []
-    command += [] if call.dry else ["--workers", str(call.chosen.workers)]
+    command += [] if call.dry else ["--workers", str(min(call.chosen.workers, max(1, int(memory() / WORKER_GIB))))]
     for which, extra in (("pretrained", []), ("untrained", ["--untrained"])):
         seconds = call.run([*command, *extra])
         call.tell("glue5", results=read_json(run / "results.json"), **{f"{which}_seconds": seconds})
 
 
-def swept(call: Call, stage: str, names: str, lengths: str) -> None:
+def swept(call: Call, stage: str, names: str, lengths: str, step_tokens: int) -> None:
     import throughput
 
     chosen = argparse.Namespace(data=None, **dict.fromkeys(throughput.DEFAULTS["cuda"]))
@@ -239,14 +253,17 @@ def swept(call: Call, stage: str, names: str, lengths: str) -> None:
         throughput.shorten(chosen)
         chosen.vocabularies = "512"
     else:
-        chosen.recipes, chosen.lengths = names, lengths
-    device, until = probe.choose_device(), call.until - GRACE
-    cells = throughput.sweep(chosen, device, until, call.log, lambda cells: call.tell(stage, cells=cells))
+        chosen.recipes, chosen.lengths, chosen.step_tokens = names, lengths, step_tokens
+    before = call.found["stages"].get(stage, {}).get("cells", [])
+    cells = throughput.sweep(
+        chosen, probe.choose_device(), call.until - GRACE, call.log, lambda cells: call.tell(stage, cells=cells), before
+    )
     print(throughput.render(cells), flush=True)
+    wanted = len(chosen.recipes.split(",")) * len(chosen.lengths.split(","))
+    if len([cell for cell in cells if cell["complete"]]) < wanted:
+        raise OutOfTime
     if failed := failures(cells):
         raise RuntimeError(f"no speed of {', '.join(failed)}")
-    if len(cells) < len(chosen.recipes.split(",")) * len(chosen.lengths.split(",")):
-        raise OutOfTime
 
 
 def failures(cells: list[dict[str, Any]]) -> list[str]:
@@ -256,11 +273,14 @@ def failures(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def speed(call: Call) -> None:
-    swept(call, "speed", "base", "128,512")
+    # The whole step is one microbatch, on both sides.
+    swept(
+        call, "speed", "base", "128,512", step_tokens=next(tokens for least, tokens in STEP_TOKENS if memory() > least)
+    )
 
 
 def sizes(call: Call) -> None:
-    swept(call, "sizes", "small,mini,tiny", "128")
+    swept(call, "sizes", "small,mini,tiny", "128", step_tokens=32 * 128)
 
 
 def kills(call: Call) -> None:
@@ -271,11 +291,14 @@ def kills(call: Call) -> None:
 
     data, folder = data_of(call), call.work / "kills"
     seconds = measure.budget_seconds(call.chosen.kill_budget)
-    if call.left() < 2 * seconds:
+    if call.left() < 3 * seconds:  # the run, its export, its replay
         raise OutOfTime
     shutil.rmtree(folder, ignore_errors=True)
     flags = TOY_RUN if call.dry else ""
-    call.tell("kills", **kill_and_verify("tiny", data, folder, budget=call.chosen.kill_budget, kills=1, flags=flags))
+    found = kill_and_verify("tiny", data, folder, budget=call.chosen.kill_budget, kills=1, flags=flags)
+    call.tell("kills", **found)
+    if not found["verdict"]["equal_to_its_replay"]:
+        raise RuntimeError("the run is not equal to its replay")
 
 
 STAGES: dict[str, Callable[[Call], None]] = {

@@ -81,7 +81,7 @@ def trainer_block(
     seconds: float,
     warmup: int,
     device: torch.device,
-    bfloat16: bool,
+    precision: str,
     workers: int,
 ) -> tuple[int, float]:
     """Train for about ``seconds`` after ``warmup`` steps; return the timed steps and seconds."""
@@ -102,8 +102,8 @@ def trainer_block(
             if state.global_step == warmup:
                 self.begun = now
                 return control
-            self.steps, self.time_by_category = state.global_step - warmup, now - self.begun
-            control.should_training_stop = self.time_by_category >= seconds
+            self.steps, self.spent = state.global_step - warmup, now - self.begun
+            control.should_training_stop = self.spent >= seconds
             return control
 
     watch = Stopwatch()
@@ -112,17 +112,19 @@ def trainer_block(
             output_dir=scratch,
             max_steps=1_000_000,
             per_device_train_batch_size=rows,
-            bf16=bfloat16,
+            bf16=precision == "bfloat16",
+            fp16=precision == "float16",
             learning_rate=1e-4,
             warmup_steps=100,
             dataloader_num_workers=workers,
+            dataloader_persistent_workers=workers > 0,
             **common_arguments(device),
         )
         collator = DataCollatorForLanguageModeling(stock_tokenizer(vocabulary), mlm_probability=RATE)
         trainer = Trainer(model, arguments, collator, Rows(rows_of_ids), callbacks=[watch])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return watch.steps, watch.time_by_category
+    return watch.steps, watch.spent
 
 
 def common_arguments(device: torch.device) -> dict[str, Any]:
@@ -153,6 +155,7 @@ def plain_block(model: torch.nn.Module, cell: Cell, kept: np.ndarray) -> Callabl
     """A loop without a Trainer; return the timed steps and seconds."""
     model.to(cell.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    scaler = torch.amp.GradScaler(cell.device.type, enabled=cell.precision == "float16")
     rows = torch.from_numpy(kept)
     taken = 0
 
@@ -161,11 +164,14 @@ def plain_block(model: torch.nn.Module, cell: Cell, kept: np.ndarray) -> Callabl
         picked = torch.arange(taken, taken + cell.rows) % len(rows)
         taken += cell.rows
         ids, labels = hidden(rows[picked].to(cell.device), cell.vocabulary)
-        with torch.autocast(cell.device.type, torch.bfloat16, enabled=cell.precision == "bfloat16"):
+        half = cell.precision != "float32"
+        with torch.autocast(cell.device.type, getattr(torch, cell.precision) if half else None, enabled=half):
             loss = model(input_ids=ids, labels=labels).loss
-        loss.backward()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         loss.item()  # our step ends by reading its loss, too
 
@@ -196,7 +202,7 @@ def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
     def block(seconds: float) -> Block:
         steps, spent = plain(seconds) if plain else trainer_block(
             model, kept, vocabulary, rows=cell.rows, seconds=seconds, warmup=WARMUP_STEPS, device=cell.device,
-            bfloat16=cell.precision == "bfloat16", workers=cell.workers,
+            precision=cell.precision, workers=cell.workers,
         )  # fmt: skip
         trained = steps * cell.rows
         return Block(trained * length, spent, float(trained * flops.training(forward)))
@@ -211,8 +217,8 @@ def main() -> None:
     found: dict[str, Any] = {}
     for build in (stock_modern, stock_bert):
         steps, spent = trainer_block(
-            build(shape, 200, 32), ids, 200, rows=4, seconds=0.5, warmup=3, device=torch.device("cpu"), bfloat16=False,
-            workers=0,
+            build(shape, 200, 32), ids, 200, rows=4, seconds=0.5, warmup=3, device=torch.device("cpu"),
+            precision="float32", workers=0,
         )  # fmt: skip
         found[build.__name__] = {"steps": steps, "seconds": spent}
         print(f"{build.__name__}: {steps} steps in {spent:.2f} s")

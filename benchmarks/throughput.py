@@ -69,8 +69,13 @@ def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> f
     return 2 * side**3 * products / (time.perf_counter() - begun)
 
 
-def measure_cell(settings: dict[str, Any], *, seconds: float, turns: int, log: Path) -> dict[str, Any]:
-    """Run all variants in turns and return medians; variants that fail are left out."""
+def measure_cell(
+    settings: dict[str, Any], *, seconds: float, turns: int, log: Path, deadline: float = float("inf")
+) -> dict[str, Any]:
+    """Run all variants in turns and return medians; variants that fail are left out.
+
+    At the ``deadline`` (``time.monotonic()``) the running variant is ended, and the cell is not ``complete``.
+    """
     device, precision, watch = torch.device(settings["device"]), settings["precision"], measure.Watch()
     names = ("recipe", "length", "rows", "vocabulary", "precision", "threads")
     found: dict[str, Any] = {name: settings[name] for name in names}
@@ -80,15 +85,18 @@ def measure_cell(settings: dict[str, Any], *, seconds: float, turns: int, log: P
         ready: dict[str, Variant] = {}
         for _ in range(turns):
             for name, own in blocks.items():
-                if not any("failed" in block for block in own):
+                left = deadline - time.monotonic()
+                if left > 0 and not any("failed" in block for block in own):
                     if name not in ready:
                         ready[name] = Variant(name, settings, log)
                         stack.callback(ready[name].close)
-                    own.append(ready[name].block(seconds))
+                    own.append(ready[name].block(seconds, left))
+    found["complete"] = time.monotonic() < deadline
     found["matrix_rate"].append(matrix_rate(device, precision))
     rate = statistics.fmean(found["matrix_rate"])
     for name, own in blocks.items():
-        found["variants"][name] = own[-1] if "failed" in own[-1] else variant(own, rate)
+        last = own[-1] if own else {"failed": "no time left"}
+        found["variants"][name] = last if "failed" in last else variant(own, rate)
     share_of_products(found["variants"], load_recipe(settings["recipe"]))
     return found | watch.facts(settings["threads"])
 
@@ -170,27 +178,39 @@ def cell_settings(name: str, length: int, vocabulary: int, chosen: argparse.Name
 
 
 def sweep(
-    chosen: argparse.Namespace, device: torch.device, deadline: float, log: Path, tell: Callable[[Any], None]
+    chosen: argparse.Namespace,
+    device: torch.device,
+    deadline: float,
+    log: Path,
+    tell: Callable[[Any], None],
+    before: Sequence[dict[str, Any]] = (),
 ) -> list[Any]:
     """Measure every recipe and vocabulary at every length until ``deadline``; ``tell`` receives all cells.
 
     Args:
         log: where what the variants print goes.
+        before: cells of an earlier call. Complete ones are kept, others too if there is no time to measure them anew.
     """
     settle(chosen, device)
+    known = {cell_name(cell): cell for cell in before}
     cells: list[Any] = []
-    slowest = 0.0
     asked = [[int(text) for text in each.split(",")] for each in (chosen.lengths, chosen.vocabularies)]
     for name, length, vocabulary in itertools.product(chosen.recipes.split(","), *asked):
-        begun = time.monotonic()
-        if begun + slowest > deadline:
-            print(f"No time left for {name} at {length} tokens.", flush=True)
-            continue
         settings = cell_settings(name, length, vocabulary, chosen, device)
-        cells.append(measure_cell(settings, seconds=chosen.seconds, turns=chosen.turns, log=log))
-        slowest = max(slowest, time.monotonic() - begun)
+        earlier = known.get(cell_name(settings))
+        if earlier and (earlier["complete"] or time.monotonic() >= deadline):
+            cells.append(earlier)
+        elif time.monotonic() < deadline:
+            cells.append(measure_cell(settings, seconds=chosen.seconds, turns=chosen.turns, log=log, deadline=deadline))
+        else:
+            print(f"No time left for {name} at {length} tokens.", flush=True)
         tell(cells)
     return cells
+
+
+def cell_name(cell: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a cell, or its settings, from the others of a sweep."""
+    return tuple(cell[name] for name in ("recipe", "length", "rows", "vocabulary"))
 
 
 def add_flags(to: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -31,6 +32,8 @@ from daybreak.recipe import load_recipe
 
 ANSWER = "variant: "
 """Begins the lines that are meant for the parent; Trainers print lines of their own."""
+BATCHES = 64
+"""Of an epoch of invented ids: the Trainer starts its loader processes anew for each epoch."""
 TOY: dict[str, Any] = {"layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
 
 
@@ -71,9 +74,15 @@ class Variant:
         environment = measure.environment()
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._log, env=environment)
 
-    def block(self, seconds: float) -> dict[str, Any]:
-        """Run one block; return its tokens, seconds, FLOPs and memory, or why it ``failed``."""
+    def block(self, seconds: float, limit: float = float("inf")) -> dict[str, Any]:
+        """Run one block; return its tokens, seconds, FLOPs and memory, or why it ``failed``.
+
+        After ``limit`` seconds the process is killed: to start and to compile may take minutes.
+        """
         assert self._process.stdin and self._process.stdout
+        timer = threading.Timer(min(limit, threading.TIMEOUT_MAX), self._process.kill)
+        timer.daemon = True
+        timer.start()
         try:
             self._process.stdin.write(f"{seconds}\n".encode())
             self._process.stdin.flush()
@@ -84,6 +93,8 @@ class Variant:
                 self._log.write(line)
         except BrokenPipeError:
             pass
+        finally:
+            timer.cancel()
         return {"failed": f"ended with {self._process.wait()}"}
 
     def close(self) -> None:
@@ -103,7 +114,7 @@ def built(settings: dict[str, Any]) -> Cell:
     if settings["data"]:
         stream = open_shards(Path(settings["data"])).train
     else:
-        stream = ZipfStream(settings["vocabulary"], 8 * settings["rows"] * settings["length"])
+        stream = ZipfStream(settings["vocabulary"], BATCHES * settings["rows"] * settings["length"])
     sampler = RowSampler(stream, settings["length"], seed=0)
     return Cell(
         recipe, settings["vocabulary"], sampler, settings["length"], settings["rows"],

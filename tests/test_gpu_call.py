@@ -108,6 +108,48 @@ def test_a_speed_that_was_not_measured_is_not_done() -> None:
     assert script("gpu").failures(cells) == []
 
 
+def test_a_speed_stage_goes_on_where_it_was_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    throughput = script("throughput")
+    asked: list[int] = []
+
+    class Ready:
+        def __init__(self, name: str, settings: dict[str, Any], log: Path) -> None:
+            self.length = settings["length"]
+
+        def block(self, seconds: float, limit: float) -> dict[str, Any]:
+            asked.append(self.length)
+            return {"failed": "no kernel"} if limit < 50 else {"tokens": 1, "seconds": 1.0, "flops": 1.0}
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(throughput, "Variant", Ready)
+    chosen = argparse.Namespace(data=None, **dict.fromkeys(throughput.DEFAULTS["cpu"]))
+    throughput.shorten(chosen)
+    chosen.lengths, chosen.vocabularies = "16,32", "512"
+    device, told = throughput.torch.device("cpu"), []
+
+    def sweep(seconds: float, before: list[Any]) -> list[Any]:
+        until = time.monotonic() + seconds
+        found: list[Any] = throughput.sweep(chosen, device, until, tmp_path / "log", told.append, before)
+        return found
+
+    first = sweep(3600.0, [])
+    assert [cell["complete"] for cell in first] == [True, True] and set(asked) == {16, 32}
+    cut = [first[0], {**first[1], "complete": False}]
+    asked.clear()
+    assert sweep(3600.0, cut)[0] == first[0] and set(asked) == {32}
+    asked.clear()
+    assert sweep(-1.0, cut) == cut and sweep(-1.0, []) == [] and not asked
+
+
+def test_a_variant_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    cell = {"recipe": "tiny", "vocabulary": 200, "length": 32, "rows": 4, "data": None, "device": "cpu"}
+    cell |= {"precision": "float32", "workers": 0, "threads": 1, "toy": True}
+    one = script("variant").Variant("products, masked", cell, tmp_path / "log.txt")
+    assert one.block(3600.0, 0.1) == {"failed": "ended with -9"}
+    one.close()
+
+
 def test_a_missing_package_is_named_before_the_first_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = script("gpu")
     monkeypatch.setattr(gpu, "find_spec", lambda name: None if name == "sklearn" else name)
