@@ -152,7 +152,8 @@ def test_report_prints_and_writes_the_glue_table(tmp_path, capsys, refused):
 def verdict(**changes) -> Comparison:
     given = {
         "task": "rte", "protocol": "quick", "metric": "accuracy", "model_a": "one", "model_b": "two",
-        "seeds": [0, 1, 2], "rows": 277, "a": 0.55, "b": 0.6, "low": 0.01, "high": 0.09, "better": 0.993,
+        "seeds": [0, 1, 2], "rows": 277, "a": 0.55, "b": 0.6, "spread": 0.02, "low": 0.01,
+        "high": 0.09, "better": 0.993,
     }  # fmt: skip
     return Comparison(**given | changes)
 
@@ -235,6 +236,15 @@ def test_only_an_interval_without_zero_decides_and_from_three_seeds_on(low, high
     assert (drawn.x[0] - drawn.error_x.arrayminus[0], drawn.x[0] + drawn.error_x.array[0]) == pytest.approx(
         (100 * low, 100 * high)
     )
+
+
+def test_a_difference_within_the_spread_makes_no_claim():
+    ahead = "is ahead by no more than the spread, no claim"
+    assert verdict(spread=0.06).verdict == f"B {ahead}"
+    assert verdict(low=-0.09, high=-0.01, a=0.6, b=0.55, spread=0.06).verdict == f"A {ahead}"
+    few = verdict(spread=0.06, seeds=[0, 1])
+    assert few.verdict == "B is ahead, no claim from fewer than 3 seeds"
+    assert verdict(spread=0.06, low=-0.01).verdict == "no difference shown"
 
 
 def test_names_are_only_text(write_results, tmp_path):

@@ -39,7 +39,7 @@ from daybreak.reporting.charts import (
 )
 from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.studies import table as markdown_table
-from daybreak.schemas.tasks import Average, Comparison, TaskResult
+from daybreak.schemas.tasks import CLAIM_SEEDS, Average, Comparison, TaskResult
 
 NLL = "nll"
 """The metric's key of the mean negative log-likelihood in nats, which is not multiplied by 100."""
@@ -329,7 +329,10 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Bloc
     blocks: list[Block] = []
     for a, b in dict.fromkeys((found.model_a, found.model_b) for found in comparisons):
         same = [found for found in comparisons if (found.model_a, found.model_b) == (a, b)]
-        caption = f"B is {b}, A is {a}. The bar is the 95 % interval of B - A; a verdict needs one that excludes zero."
+        caption = (
+            f"B is {b}, A is {a}. The bar is the 95 % interval of B - A. A claim needs an interval that excludes zero, "
+            f"{CLAIM_SEEDS} seeds, and a difference larger than the spread over seeds."
+        )
         blocks.append(figure(f"{b} against {a}", caption, _intervals(same), numbers=False))
         head = ("Task", "Verdict", "A", "B", "B - A", "B ahead in")
         blocks.append(table(head, [_verdict_row(found) for found in same], words=2))

@@ -213,6 +213,8 @@ class Comparison:
     a: float
     """Mean over the seeds."""
     b: float
+    spread: float
+    """Standard deviation over the seeds (n - 1), the larger of the two models; 0 for a single seed."""
     low: float
     """Lower end of the 95 % interval of b - a, by paired resampling of examples and seeds."""
     high: float
@@ -221,9 +223,13 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Conclusion in words: a difference needs an interval without zero, and a claim needs CLAIM_SEEDS seeds."""
+        """Conclusion in words. A difference needs an interval without zero; a claim also needs CLAIM_SEEDS seeds and a
+        difference above the spread."""
+        ahead = f"{'B' if self.low > 0 else 'A'} is ahead"
         if self.low <= 0 <= self.high:
             return "no difference shown"
         if len(self.seeds) < CLAIM_SEEDS:
-            return f"{'B' if self.low > 0 else 'A'} is ahead, no claim from fewer than {CLAIM_SEEDS} seeds"
+            return f"{ahead}, no claim from fewer than {CLAIM_SEEDS} seeds"
+        if abs(self.b - self.a) <= self.spread:
+            return f"{ahead} by no more than the spread, no claim"
         return "B is better" if self.low > 0 else "A is better"

@@ -124,6 +124,17 @@ def test_to_swap_the_sides_is_to_mirror_the_answer():
     assert one == compare(cells(a), cells(b), "x", "y", **ask), "the same question has the same answer"
 
 
+def test_a_difference_within_the_spread_over_seeds_makes_no_claim():
+    def answered(right):
+        """2,000 rows, the first ``right`` of them answered correctly."""
+        return [[1.0, float(row < right), 0.5] for row in range(2000)]
+
+    a, b = ([answered(right) for right in side] for side in ((1200, 1240, 1280), (1220, 1260, 1300)))
+    found = compared(cells(a), cells(b), kind="classification", metric="accuracy", classes=2)
+    assert (found.a, found.b, found.spread) == pytest.approx((0.62, 0.63, 0.02))
+    assert found.low > 0 and found.verdict == "B is ahead by no more than the spread, no claim"
+
+
 def simulated(chance, rows, seeds, spread, ability):
     """Rows differ in how hard they are, for both models alike; models differ in ability, and each seed a little."""
     hard = chance.normal(size=rows)

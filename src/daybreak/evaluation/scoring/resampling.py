@@ -20,7 +20,7 @@ import numpy as np
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.scoring.metrics import ratio
-from daybreak.schemas.tasks import Comparison, FinetuningRun
+from daybreak.schemas.tasks import Comparison, FinetuningRun, spread
 
 RESAMPLES = 2000
 SEED = 0
@@ -68,7 +68,7 @@ def compare(
     counts = [[recount(kind, name, table, classes) for table in side] for side in tables]
     rows = len(tables[0][0])
     whole = np.ones((rows, 1))
-    here, there = (float(np.mean([count(whole)[0] for count in side])) for side in counts)
+    here, there = ([float(count(whole)[0]) for count in side] for side in counts)
     differences = _differences(counts, rows)
     low, high = np.quantile(differences, INTERVAL)
     sample = first[seeds[0]]
@@ -80,8 +80,9 @@ def compare(
         model_b=model_b,
         seeds=seeds,
         rows=rows,
-        a=here,
-        b=there,
+        a=float(np.mean(here)),
+        b=float(np.mean(there)),
+        spread=max(spread(here), spread(there)),
         low=float(low),
         high=float(high),
         better=float(np.mean(differences > 0) + np.mean(differences == 0) / 2),
