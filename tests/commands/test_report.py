@@ -296,6 +296,33 @@ def test_runs_with_other_held_out_text_are_not_ranked_silently(write_run, tmp_pa
     assert "has the lowest held-out loss" not in page and 'class="best"' not in page
 
 
+@pytest.mark.parametrize(
+    ("why", "validation", "first"),
+    [
+        ("were measured on held-out sequences of different lengths", {"positions": 10_240}, True),
+        ("the older ones on the first and the newer on spread ones", {"unigram_loss": 6.301}, False),
+        ("is measured on a part of the held-out sequences", {"positions": 1_216, "unigram_loss": 6.3}, None),
+    ],
+    ids=["length", "place", "interim"],
+)
+def test_losses_on_other_held_out_sequences_are_not_ranked(why, validation, first, write_run, tmp_path):
+    """``first`` is None for a run that has not ended."""
+    runs = [write_run("a"), write_run("b", ended=first is not None)]
+    folder = RunFolder(runs[1])
+    if first is None:
+        lines = read_json_lines(folder.metrics)
+        changed = [line | (validation if line["type"] == "validation" else {}) for line in lines]
+        folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    else:
+        summary = read_json(folder.summary)
+        write_json(folder.summary, summary | {"validation": summary["validation"] | validation})
+        write_json(folder.decisions, read_json(folder.decisions) | {"first_heldout": first})
+    page = report(runs, tmp_path / "report.html").read_text()
+    assert f"{why}, so their losses and accuracies are not comparable." in words(page)
+    assert "Their held-out losses cannot be ranked." in page and "they are not comparable here" in page
+    assert "has the lowest held-out loss" not in page and 'class="best"' not in page
+
+
 def test_damage_and_an_edited_recipe_are_said_on_the_page(write_run, tmp_path):
     folder = RunFolder(write_run())
     folder.results.write_text("[{")

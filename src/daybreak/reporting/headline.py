@@ -31,6 +31,8 @@ NAMES_LISTED = 6
 """Most labels that a sentence lists."""
 RUNS_DESCRIBED = 3
 """Most runs that have a sentence each."""
+SAME_UNIGRAM_LOSS = 1e-5
+"""Nats by which the unigram losses of the same positions may differ, because devices round differently."""
 BRAND = "Daybreak report"
 
 
@@ -212,7 +214,8 @@ def _several(runs: Sequence[RunRecords]) -> Block:
     words = "The tables below compare what they have in common."
     if any(run.pretrained_here for run in runs):
         words = "Fewer than two of them have been validated, so no losses are compared."
-    if len(validated) > 1 and _different_data(runs):
+    reason = _incomparable(runs)
+    if len(validated) > 1 and reason:
         words = "Their held-out losses cannot be ranked."
     elif len(validated) > 1:
         (best, first), (second, other) = sorted(validated, key=lambda pair: pair[0])[:2]
@@ -227,7 +230,6 @@ def _several(runs: Sequence[RunRecords]) -> Block:
     ]
     words += f" No better than the unigram baseline: {', '.join(stuck)}." if stuck else ""
     things = "runs" if all(run.pretrained_here for run in runs) else "models"
-    reason = _incomparable(runs)
     notes = [*([note(reason, "warning")] if reason else []), *_warnings(runs)]
     return header(BRAND, f"{len(runs)} {things} compared", "", " ".join([*_beaten(runs), words]), *notes)
 
@@ -248,19 +250,31 @@ def _different_data(runs: Sequence[RunRecords]) -> bool:
     return len({(each.tokenizer, each.heldout.documents, each.heldout.tokens) for each in manifests}) > 1
 
 
+def _same_positions(records: Sequence[ValidationRecord]) -> bool:
+    """Whether all were measured on the same held-out positions: as many, and equally hard for the unigram baseline."""
+    unigram = [record.unigram_loss for record in records]
+    return len({record.positions for record in records}) <= 1 and max(unigram) - min(unigram) < SAME_UNIGRAM_LOSS
+
+
 def _incomparable(runs: Sequence[RunRecords]) -> str:
     """Why the losses of these runs are not comparable; empty if they are."""
+    validated = [run.validation for run in runs if run.validation]
     if _different_data(runs):
-        return "These runs differ in tokenizer or held-out text, so their losses and accuracies are not comparable."
-    positions = {run.validation.positions for run in runs if run.validation and run.validation.final}
-    if len(positions) > 1:
-        return "These runs were validated on different numbers of positions, so small differences in loss mean little."
-    return ""
+        why = "differ in tokenizer or held-out text"
+    elif not validated or _same_positions(validated):
+        return ""
+    elif not all(record.final for record in validated):
+        why = "have not all ended, and the loss of an unfinished one is measured on a part of the held-out sequences"
+    elif len({run.decisions.first_heldout for run in runs if run.validation and run.decisions}) > 1:
+        why = "were measured on different held-out sequences, the older ones on the first and the newer on spread ones"
+    else:
+        why = "were measured on held-out sequences of different lengths"
+    return f"These runs {why}, so their losses and accuracies are not comparable."
 
 
 def comparison(runs: Sequence[RunRecords]) -> Block:
     """A table with one row per run; the best loss and accuracy are marked."""
-    ranked = [] if _different_data(runs) else [run.validation for run in runs if run.validation is not None]
+    ranked = [] if _incomparable(runs) else [run.validation for run in runs if run.validation is not None]
     best = min((record.loss for record in ranked), default=None), max((each.accuracy for each in ranked), default=None)
     rows = []
     for number, run in enumerate(runs):
