@@ -56,6 +56,8 @@ from daybreak.training.phases import SecondPhase
             "The variant 'b': --max-grad-norm and --optimizer.lr must be positive.",
         ),
         (("tiny", "b=tiny --length 64"), "their losses are not comparable. Give all the same --length."),
+        (("tiny", "b=mini --model.heads 7"), "The variant 'b': A hidden_size of 256 cannot be split into 7 heads"),
+        (("tiny", "b=embed"), "adapts a trained model and names none."),
         (("tiny", "b=crammed --size tiny --rows.order stops"), "is not a sequence order"),
         (("tiny", "b=tiny --batch 8", "--budget", "often"), "'often' is not a budget"),
         (("tiny", "b=tiny --batch 8", "--budget", "5steps"), "too short for 20 steps"),

@@ -41,7 +41,7 @@ from daybreak.data.readers.inputs import STDIN, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.exporting.hugging_face import write_model_folder
-from daybreak.pretraining.flops import meta_model
+from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
 from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import FAMILY, Procedure, Recipe, Texts, procedure_of, recipe_names
 from daybreak.reporting.headline import opening
@@ -57,8 +57,6 @@ END_FRACTION = 0.02
 this fraction of the time left."""
 TASKS_FRACTION = 0.25
 """Fraction of the time until a deadline that is reserved for fine-tuning if there are tasks."""
-ANY_VOCABULARY = 8
-"""Vocabulary size to check a model's shape with, which does not depend on it."""
 FORECAST_MARGIN = 1.3
 """Factor by which a fine-tuning may exceed its forecast time before a deadline."""
 SMALL_HIDDEN_SIZE = 512

@@ -16,6 +16,8 @@ from daybreak.recipe import Recipe
 
 MASKED_FRACTION = 0.15
 """Fraction of the positions that is predicted when operations are counted; recipes differ by a few hundredths."""
+ANY_VOCABULARY = 8
+"""Vocabulary size to check a model's shape with, which does not depend on it."""
 BACKWARD = 2
 """Operations of the backward pass relative to the forward pass."""
 

@@ -19,6 +19,7 @@ from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.data.sequences.shards import open_shards
+from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe, resolved
 from daybreak.schemas.records import tolerance
@@ -72,6 +73,8 @@ def agreed(variant: Variant, budget: str) -> Recipe:
     recipe = replace(variant.recipe, budget=budget, seed=0)
     try:
         recipe.check()
+        recipe.refuse_without_origin()
+        meta_model(recipe, ANY_VOCABULARY)
         calibration.refuse_few_steps(Budget.parse(budget), recipe.global_batch(1) * recipe.length)
         if not (variant.words or variant.code) and (own := resolved(recipe).get("own_kinds")):
             raise UserError(
