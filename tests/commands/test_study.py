@@ -178,6 +178,16 @@ def test_a_higher_score_is_better_by_the_rules_for_losses() -> None:
     assert on("sst2", [0.60], [0.66]).verdict == "B is ahead in one run, no claim"
 
 
+def test_a_void_cell_without_scores_ends_the_claims_on_tasks() -> None:
+    """The parity check refused its model, so it was not fine-tuned."""
+    scores = {"a": [0.60, 0.62, 0.61], "b": [0.66, 0.67, 0.68]}
+    cells = [cell(name, seed, 4.0, scores={"x": one}) for name in "ab" for seed, one in enumerate(scores[name])]
+    assert compare_scores(cells, ["a", "b"], "seconds")[0].verdict == "B is better"
+    cells += [cell("a", 3, 4.0, scores={"x": 0.6}), cell("b", 3, 4.0, void="refused")]
+    (found,) = compare_scores(cells, ["a", "b"], "seconds")
+    assert found.verdict == "no claim: a cell is void" and found.seeds == [0, 1, 2]
+
+
 def test_the_mean_over_tasks_is_compared_too() -> None:
     """Cells that are not fine-tuned yet take no part."""
     cells = [cell(name, seed, 4.0, scores={"x": 0.5 + lift, "y": 0.7}) for seed in (0, 1) for name, lift in

@@ -57,24 +57,31 @@ def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[
 
 def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossComparison:
     """Compare B with A; both have the same seeds in the same order."""
-    found = _compared(a, b, [cell.loss for cell in a], [cell.loss for cell in b], unit, better=-1)
     void = any(cell.void for cell in [*a, *b])
+    found = _compared(a, b, [cell.loss for cell in a], [cell.loss for cell in b], unit, better=-1, void=void)
     return LossComparison(
         **found, times=[] if void else time_ratios([cell.curve for cell in a], [cell.curve for cell in b])
     )
 
 
 def _compared(
-    a: Sequence[StudyCell], b: Sequence[StudyCell], here: list[float], there: list[float], unit: str, *, better: int
+    a: Sequence[StudyCell],
+    b: Sequence[StudyCell],
+    here: list[float],
+    there: list[float],
+    unit: str,
+    *,
+    better: int,
+    void: bool,
 ) -> dict[str, Any]:
     """The fields of a PairedComparison of the values ``here`` of A and ``there`` of B.
 
     Args:
         better: 1 if a larger value is better, -1 if a smaller one is.
+        void: whether a cell of the two variants is void.
     """
     differences = [after - before for before, after in zip(here, there, strict=True)]
     ends, wider = interval(differences), max(spread(here), spread(there))
-    void = any(cell.void for cell in [*a, *b])
     return {
         "a": a[0].variant,
         "b": b[0].variant,
@@ -98,20 +105,21 @@ def scores_of(cell: StudyCell) -> dict[str, float]:
 def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[ScoreComparison]:
     """Compare each variant with each earlier one on each task and on the mean over tasks.
 
-    Cells that were not fine-tuned are left out.
+    Seeds of which a cell was not fine-tuned are left out, but a void cell among them ends the claims as well.
 
     Args:
         cells, names, unit: see ``compare_all``.
     """
     metrics = {one.task: one.metric for cell in cells for one in cell.tasks}
     found = []
-    for a, b in _pairs([cell for cell in cells if cell.tasks], names):
-        scores = [[scores_of(cell) for cell in side] for side in (a, b)]
-        for task in scores[0][0]:
-            here, there = ([score[task] for score in side] for side in scores)
-            found.append(
-                ScoreComparison(task=task, metric=metrics.get(task, ""), **_compared(a, b, here, there, unit, better=1))
-            )
+    for pair in _pairs(cells, names):
+        void = any(cell.void for side in pair for cell in side)
+        for a, b in _pairs([cell for side in pair for cell in side if cell.tasks], names):
+            scores = [[scores_of(cell) for cell in side] for side in (a, b)]
+            for task in scores[0][0]:
+                here, there = ([score[task] for score in side] for side in scores)
+                values = _compared(a, b, here, there, unit, better=1, void=void)
+                found.append(ScoreComparison(task=task, metric=metrics.get(task, ""), **values))
     return found
 
 
