@@ -13,11 +13,10 @@ from contextlib import suppress
 from importlib import import_module
 
 from daybreak import __version__
-from daybreak.commands import COMMANDS, main_of
+from daybreak.commands import COMMANDS, main_of, with_current_flags
 from daybreak.core.errors import Interrupted, PeerLost, UserError
 from daybreak.core.process import address_space_limit
 from daybreak.core.serialization import nearest
-from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 
 MIN_COLUMNS = 20
 """Least width of a terminal."""
@@ -121,7 +120,7 @@ def dispatch(arguments: list[str]) -> None:
         print(f"daybreak {__version__}")
     elif arguments[0] in COMMANDS:
         refuse_small_address_space(arguments[0])
-        command, *options = with_current_flags(arguments)
+        command, options = arguments[0], with_current_flags(*arguments)
         module, function = main_of(command)
         getattr(import_module(module), function)(options)
     else:
@@ -139,24 +138,6 @@ def refuse_small_address_space(command: str) -> None:
             f"{LEAST_ADDRESS_SPACE >> 20:,} MiB.",
             "Raise the limit with ulimit -v.",
         )
-
-
-def with_current_flags(arguments: list[str]) -> list[str]:
-    """Replace flags of earlier versions by their current names and print a notice for each.
-
-    The parser accepts ``_`` for ``-`` in a flag. Some flags are read before it, so they get one spelling here.
-    """
-    names = FLAGS | (PREPARE_FLAGS if arguments[0] == "prepare" else {})
-    current = []
-    for argument in arguments:
-        flag, equals, value = argument.partition("=")
-        if flag.startswith("--"):
-            flag = flag.replace("_", "-")
-        if flag in names:
-            print(f"daybreak: {flag} is now {names[flag]}.", file=sys.stderr)
-            flag = names[flag]
-        current.append(flag + equals + value)
-    return current
 
 
 def usage() -> str:

@@ -97,13 +97,16 @@ def test_runs_from_different_starts_are_not_compared() -> None:
         settled([Variant(name="a", recipe=SMALL), Variant(name="b", recipe=begun)], "3m", 1, 1)
 
 
-def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path) -> None:
+def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = read_variant("high=mini --optimizer.lr 2e-3 --batch 8", tmp_path)
     mini = load_recipe("mini")
     assert found.name == "high" and found.words == ("mini", "--optimizer.lr", "2e-3", "--batch", "8")
     assert found.recipe == replace(mini, batch=8, optimizer=replace(mini.optimizer, lr=2e-3))
     assert read_variant("mini --optimizer.lr=2e-3", tmp_path).name == "mini --optimizer.lr=2e-3"
     assert read_variant("bert-8gb --size mini", tmp_path).recipe == load_recipe("bert-8gb", size="mini")
+    old = read_variant("mini --clip=0.5", tmp_path)
+    assert old.recipe == replace(mini, max_grad_norm=0.5) and old.words == ("mini", "--max-grad-norm=0.5")
+    assert capsys.readouterr().err == "daybreak: --clip is now --max-grad-norm.\n"
 
 
 # ---------------------------------------------------------------- goes on

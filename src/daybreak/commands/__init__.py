@@ -5,6 +5,10 @@ imported when their command is called. None but ``pretrain`` and ``run``, whose 
 torch before the options are parsed.
 """
 
+import sys
+
+from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
+
 COMMANDS = {
     "run": "Prepare, pretrain, evaluate and report in one go.",
     "prepare": "Turn text into a tokenizer and token shards.",
@@ -37,3 +41,21 @@ def main_of(command: str) -> tuple[str, str]:
     """Return the module and the function of a command."""
     file, function = MAINS.get(command, f"{command.replace('-', '_')}.main").split(".")
     return f"{__name__}.{file}", function
+
+
+def with_current_flags(command: str, *arguments: str) -> list[str]:
+    """Return the arguments of a command with the current names of flags, and print a notice for each earlier name.
+
+    The parser accepts ``_`` for ``-`` in a flag. Some flags are read before it, so they get one spelling here.
+    """
+    names = FLAGS | (PREPARE_FLAGS if command == "prepare" else {})
+    current = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        if flag.startswith("--"):
+            flag = flag.replace("_", "-")
+        if flag in names:
+            print(f"daybreak: {flag} is now {names[flag]}.", file=sys.stderr)
+            flag = names[flag]
+        current.append(flag + equals + value)
+    return current

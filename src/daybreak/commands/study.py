@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tyro.conf import Positional
 
+from daybreak.commands import with_current_flags
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.commands.report import report
 from daybreak.core.budget import Budget
@@ -80,7 +81,7 @@ def read_variant(text: str, data: Path) -> Variant:
     found = re.match(r"([^\s=/-][^\s=/]*)=(.*)", text, re.DOTALL)
     name, flags = (found[1], found[2]) if found else (text, text)
     try:
-        words = shlex.split(flags)
+        words = with_current_flags("pretrain", *shlex.split(flags))
     except ValueError as error:
         raise UserError(f"The variant '{text}' cannot be parsed: {error}.", "Correct its quotes.") from None
     if not words:

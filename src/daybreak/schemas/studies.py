@@ -155,7 +155,7 @@ class ScoreComparison(PairedComparison):
 class StudyVariant:
     name: str
     words: str
-    """As the user typed it, without paths; empty for a recipe given in Python."""
+    """As the user typed it, with current names of options and without paths; empty for a recipe given in Python."""
     recipe: str
     """Fingerprint of its recipe at the study's budget and seed 0."""
 
