@@ -46,6 +46,16 @@ def test_a_link_out_of_the_model_folder_is_not_copied(run: Path, refused: Refuse
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_that_failed_its_parity_check_gets_no_onnx(
+    run: Path, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daybreak.exporting.onnx.check_onnx_installed", lambda: None)
+    (run / "model" / REFUSED).write_text("logits differ")
+    told = refused("export", run, "--out", tmp_path / "out", "--onnx")
+    assert "failed its parity check, so no ONNX is written. Read REFUSED.txt there" in " ".join(told.split())
+    assert (tmp_path / "out" / REFUSED).exists() and not (tmp_path / "out" / "onnx").exists()
+
+
 def test_a_stopped_run_gives_its_newest_checkpoint(
     finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

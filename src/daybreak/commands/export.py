@@ -70,7 +70,7 @@ def export(
 
     Raises:
         UserError: the folder is neither, has nothing to export, or ``out`` is not empty; a package for ONNX is missing,
-            or ONNX Runtime and torch disagree (the folder is then written without ONNX).
+            or ONNX Runtime and torch disagree or the parity check failed (the folder is then written without ONNX).
     """
     from daybreak.exporting.hugging_face import copy_model_folder
     from daybreak.exporting.onnx import FILE, check_onnx_installed, write_onnx
@@ -99,7 +99,12 @@ def export(
         say(f"Copied the finished model to {out}.")
     else:
         _export_checkpoint(source, source.best if best else source.checkpoints, out, data or run / "data")
-    if onnx and not (out / REFUSED).exists():
+    if onnx and (out / REFUSED).exists():
+        raise UserError(
+            f"The model in '{out}' failed its parity check, so no ONNX is written.",
+            f"Read {REFUSED} there and export the model again.",
+        )
+    if onnx:
         written = write_onnx(out)
         say(
             f"{FILE}: ONNX Runtime {written.runtime} gives the same last hidden states "
