@@ -262,6 +262,9 @@ def test_the_limits_are_those_of_the_records(run):
     assert "On which-package (quick) pretrained or untrained there are fewer than 3 seeds" in card(run, results=control)
     assert "It read its text for 12 epochs" in text and "It was continued from owner/encoder" in text
     assert "not been fine-tuned on any task" in card(run, results=[])
+    for start, longest in ((0.9, 256), (1.0, 128)):
+        text = card(run, recipe=run.recipe | {"finish": {"start": start, "length": 256}})
+        assert f"It was not trained on sequences of more than {longest} tokens." in text
 
 
 def test_a_citation_is_bibtex_whatever_the_name(run):

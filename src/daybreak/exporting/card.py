@@ -78,7 +78,8 @@ def render_card(
         averages: over the results, for the conventions that are complete.
         corpus: the report on the text; None if the text was prepared by an earlier version.
     """
-    lengths = _lengths(recipe)
+    lengths, finish = _lengths(recipe), recipe.get("finish", {})
+    finish_length = int(finish["length"]) if finish.get("start", 1) < 1 else 0
     own_code = "auto_map" in config
     architecture, paper = ARCHITECTURES.get(str(config.get("model_type")), ("", ""))
     pairs = pair_results(results)
@@ -105,7 +106,7 @@ def render_card(
         own_code=own_code,
         trust=", trust_remote_code=True" if own_code else "",
         lengths=lengths,
-        longest=max(lengths, default=int(config.get("max_position_embeddings", 0))),
+        longest=max(*lengths, finish_length) if lengths else int(config.get("max_position_embeddings", 0)),
         summary=summary,
         validation=summary.validation,
         parity=summary.parity,
