@@ -11,7 +11,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from daybreak.core.files import read_json
 from daybreak.data.pipeline import corpus_facts
 from daybreak.data.pipeline.corpus import bundled
 from daybreak.data.pipeline.preprocessing import Preprocessing
+from daybreak.data.readers import hub
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import find_files
@@ -330,6 +331,28 @@ def test_a_data_set_is_read_twice_and_known_again(
     os.utime(tmp_path / "set/train.jsonl", ns=(1, 1))
     with pytest.raises(UserError, match="from other text"):
         prepare([given], tmp_path / "data", tokenizer=SMALL)
+
+
+@pytest.mark.parametrize("weights", [(), (3.0, 1.0)])
+def test_public_corpora_are_prepared_by_their_names(
+    weights: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [" ".join(babble(random.Random(number), 9)) for number in range(400)]
+
+    def records(wanted: hub.DataSet, revision: str, field: str) -> Iterator[dict[str, str]]:
+        half = texts[:200] if wanted.name == "allenai/c4" else texts[200:]
+        return ({field: text} for text in half)
+
+    monkeypatch.setattr(hub, "inspect", lambda wanted: (0, 0, wanted.revision))
+    monkeypatch.setattr(hub, "read_records", records)
+    asked = Preprocessing(weights=weights)
+    names = ["c4", "wikipedia"]
+    manifest = prepare(names, tmp_path / "data", tokenizer=SMALL, preprocessing=asked, workers=1)
+    sources = [(hub.KNOWN_CORPORA[name].address, 200) for name in names]
+    assert [(source.path, source.documents) for source in manifest.sources] == sources
+    assert prepare(names, tmp_path / "data", tokenizer=SMALL, preprocessing=asked, workers=1) == manifest
+    report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
+    assert (report.sources[0].epochs > report.sources[1].epochs) == bool(weights)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ from daybreak.data.pipeline.preprocessed import (
     held_keys,
     unprocessed,
 )
+from daybreak.data.readers import hub
+from daybreak.data.readers.inputs import DATA_SET
 from daybreak.data.sequences.sampler import PackedRows
 from daybreak.data.sequences.shards import TokenStream, open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece, load_tokenizer
@@ -155,6 +157,15 @@ def test_a_text_in_many_parts_gives_the_same(
     for data in prepared.iterdir():
         for split in ("train", "heldout"):
             assert documents(tmp_path / "data" / data.name, split) == documents(data, split), data.name
+
+
+def test_a_source_may_be_a_public_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "inspect", lambda wanted: (0, 0, wanted.revision))
+    found = [
+        treated.find_text("web", [given], document="auto", text_field="text")
+        for given in ("c4", hub.KNOWN_CORPORA["c4"].address)
+    ]
+    assert found[0] == found[1] and [file.form for file in found[0].corpus.files] == [DATA_SET]
 
 
 @pytest.mark.parametrize(

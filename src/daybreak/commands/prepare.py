@@ -42,7 +42,7 @@ from daybreak.data.pipeline.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
 from daybreak.data.pipeline.workers import over_parts, released
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import TOKENS, ByteCounter, find_files, spool_stdin
+from daybreak.data.readers.inputs import TOKENS, ByteCounter, addresses, find_files, spool_stdin
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import (
     TokenizerConfig,
@@ -192,12 +192,13 @@ def prepare(
         UserError: the inputs cannot be used, or ``out`` cannot be written or contains something else. ``out`` is then
             unchanged.
     """
-    started, given, steps = time.monotonic(), [str(one) for one in inputs], preprocessing.all_filters()
+    started, steps = time.monotonic(), preprocessing.all_filters()
     preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
+    given = addresses(inputs)
     with ExitStack() as stack:
         final = stack.enter_context(resuming.final_place(Path(out)))
         stdin = spool_stdin(resuming.folder_beside(final, "stdin", stack)) if "-" in given else None
-        files = find_files(inputs, stdin)
+        files = find_files(given, stdin)
         preprocessing.check_sources(given, {file.given for file in files})
         rule = choose_rule(files, document)
         of_tokens = tokenizer_folder(files, tokenizer, cut=split_sentences or chunk_characters > 0)

@@ -69,7 +69,7 @@ _WIDE = {
 class InputFile:
     path: Path
     given: str
-    """The input as the user typed it: the file itself, its folder, a glob, or ``-``."""
+    """The input as the user typed it: the file itself, its folder, a glob, or ``-``; of a known corpus, the address."""
     form: str
     """A value of FORMS, or DATA_SET for a data set that consists of several files (see ``hub``)."""
     compression: str
@@ -94,14 +94,32 @@ class ByteCounter:
         self.bytes = 0
 
 
+def addresses(inputs: Iterable[str | Path]) -> list[str]:
+    """Return the inputs as strings, with the address of each known corpus in place of its name.
+
+    The size and licence of a known corpus are printed.
+
+    Raises:
+        UserError: a corpus that nobody publishes under a licence.
+    """
+    found = []
+    for given in map(str, inputs):
+        if corpus := hub.find_corpus(given):
+            say(f"Corpus '{given}': {corpus.title}; {corpus.size}. Licence: {corpus.licence}.")
+            given = corpus.address
+        found.append(given)
+    return found
+
+
 def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[InputFile]:
     """Resolve files, folders (recursive), globs, data sets (``hf://``), known corpora and ``-``.
 
     The files are sorted within each input, and each file counts once. The size and licence of a known corpus are
-    printed before it is fetched.
+    printed before it is fetched. ``InputFile.given`` is its address: to look up files by input, call ``addresses``
+    first.
 
     Args:
-        inputs: as the user typed them.
+        inputs: as the user typed them, or their ``addresses``.
         stdin: the file written by ``spool_stdin``, used for ``-``.
 
     Raises:
@@ -111,14 +129,11 @@ def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[
     if not inputs:
         raise UserError("No text was given.", "Name files, folders or patterns.")
     found: dict[object, InputFile] = {}
-    for given in map(str, inputs):
+    for given in addresses(inputs):
         if given == STDIN:
             file = _spooled(stdin)
             found.setdefault((STDIN, file.revision), file)
             continue
-        if corpus := hub.find_corpus(given):
-            say(f"Corpus '{given}': {corpus.title}; {corpus.size}. Licence: {corpus.licence}.")
-            given = corpus.address
         if given.startswith(hub.PREFIX):
             found.setdefault(given, InputFile(Path(given), given, DATA_SET, "", *hub.inspect(hub.parse(given))))
             continue
