@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import gzip
 import itertools
 import json
@@ -108,7 +109,28 @@ def test_files_of_three_kinds(tmp_path: Path) -> None:
     assert texts.find(f"so {three} it is") == {(1, 1)}
 
 
-def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_each_cell_of_a_csv_file_is_an_item(mark: str, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    short, quoted, first, second = (sentence(rng, words) for words in (9, 11, 6, 5))
+    rows = [["id", "text", "label"], ["17", short, "entailment"], ["18", f"{quoted}, {mark} so", "neutral"]]
+    rows += [["19", f"{first}\n{second}", "neutral"]]
+    with (tmp_path / "dev.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=mark).writerows(rows)
+    texts = EvaluationTexts.read([tmp_path / "dev.csv"])
+    assert texts.counts == [3]
+    assert texts.find(f"They say: {short}. And so on.") == {(0, 0)}
+    assert texts.find(f"They say: {quoted} so. And so on.") == {(0, 1)}
+    assert texts.find(f"They say: {first} {second}. And so on.") == {(0, 2)}
+
+
+def test_a_csv_file_with_old_line_ends_is_read(tmp_path: Path) -> None:
+    (short, other) = (sentence(random.Random(seed), 9) for seed in (8, 9))
+    (tmp_path / "old.csv").write_bytes(f"text,label\r{short},1\r{other},0\r".encode())
+    assert EvaluationTexts.read([tmp_path / "old.csv"]).find(f"{short} {other}") == {(0, 0), (0, 1)}
+
+
+def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"none.txt' cannot be read: no such file"):
         EvaluationTexts.read([tmp_path / "none.txt"])
     (tmp_path / "bad.jsonl").write_text('{"text": 1}\n{"text": \n')
@@ -117,6 +139,14 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "labels.tsv").write_text("0\t1\n1\t0\n")
     with pytest.raises(UserError, match="has no text of 8 words or more"):
         EvaluationTexts.read([tmp_path / "labels.tsv"])
+    (tmp_path / "long.csv").write_text("text,label\n" + "words " * 20 + ",1\n")
+    monkeypatch.setattr(contamination, "LARGEST_ROW", 50)
+    limit = csv.field_size_limit(50)
+    try:
+        with pytest.raises(UserError, match=r"long.csv' cannot be read as csv: field larger than .* \(line 2\)"):
+            EvaluationTexts.read([tmp_path / "long.csv"])
+    finally:
+        csv.field_size_limit(limit)
     (tmp_path / "rte.parquet").write_bytes(b"PAR1\x15\0" + " ".join(WORDS[:20]).encode() + b"\nPAR1")
     with pytest.raises(UserError, match=r"rte.parquet' is binary, not text \(line 1\)"):
         EvaluationTexts.read([tmp_path / "rte.parquet"])

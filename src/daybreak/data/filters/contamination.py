@@ -1,16 +1,19 @@
 """Find evaluation text in the corpus by shared runs of 13 words (Brown et al. 2020, appendix C).
 
 Words are compared in lower case and without punctuation, but with accents (``words.bare_words``), so that line breaks,
-quotes and a tokenized ``it 's`` make no difference. An item is a line of plain text, a cell of a .tsv file, or a string
-anywhere in a record of a .jsonl file. A document contains an item of 13 words or more if it contains 13 consecutive
-words of it, and an item of 8 to 12 words if it contains all of them. Shorter items occur by chance and are ignored, as
-in the paper. Documents are searched separately, so an item that is split over two documents is not found.
+quotes and a tokenized ``it 's`` make no difference. An item is a line of plain text, a cell of a .csv or .tsv file, or
+a string anywhere in a record of a .jsonl file. A document contains an item of 13 words or more if it contains 13
+consecutive words of it, and an item of 8 to 12 words if it contains all of them. Shorter items occur by chance and are
+ignored, as in the paper. Documents are searched separately, so an item that is split over two documents is not found.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
 import hashlib
+import io
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +28,7 @@ from daybreak.data.filters.filter import Filter
 from daybreak.data.filters.words import bare_words
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import RECORDS, TEXT, InputFile, read_lines, suffixes
+from daybreak.data.readers.tables import LARGEST_ROW
 from daybreak.data.readers.text_pieces import LONGEST_PIECE, cut_at_whitespace
 
 RUN, SHORTEST = 13, 8
@@ -147,7 +151,7 @@ class EvaluationTexts:
 
     @classmethod
     def read(cls, paths: Sequence[str | Path]) -> EvaluationTexts:
-        """Index files: plain text, .tsv or .jsonl, each one evaluation; .gz and .zst as well.
+        """Index files: plain text, .csv, .tsv or .jsonl, each one evaluation; .gz and .zst as well.
 
         Raises:
             UserError: a file cannot be read, or has no item that is long enough.
@@ -157,7 +161,7 @@ class EvaluationTexts:
             if count == 0:
                 raise UserError(
                     f"'{path}' has no text of {SHORTEST} words or more.",
-                    "Give the evaluation's own file: plain text, .tsv or .jsonl.",
+                    "Give the evaluation's own file: plain text, .csv, .tsv or .jsonl.",
                 )
         return found
 
@@ -195,14 +199,45 @@ def _items(given: str) -> Iterator[str]:
         ) from None
     form = RECORDS if kind == ".jsonl" else TEXT
     file = InputFile(path, given, form, compression, facts.st_size, facts.st_mtime_ns)
+    lines = _decoded(file)
+    if kind == ".csv":
+        texts = _cells(lines, given)
+    elif kind == ".tsv":
+        texts = itertools.chain.from_iterable(line.split("\t") for line in lines)
+    elif form == TEXT:
+        texts = lines
+    else:
+        records = (_record(line, given, number) for number, line in enumerate(lines, 1) if line.strip())
+        texts = itertools.chain.from_iterable(map(_strings, records))
+    return map(clean, texts)
+
+
+def _decoded(file: InputFile) -> Iterator[str]:
     for number, line in enumerate(read_lines(file), 1):
         if b"\0" in line:  # such as a .parquet file, whose words would never be found in text
-            raise UserError(f"'{given}' is binary, not text (line {number}).", "Give plain text, .tsv or .jsonl.")
-        text = line.decode("utf-8", "replace").lstrip("\ufeff")
-        if form == TEXT:
-            yield from map(clean, text.split("\t") if kind == ".tsv" else [text])
-        elif text.strip():
-            yield from map(clean, _strings(_record(text, given, number)))
+            raise UserError(
+                f"'{file.given}' is binary, not text (line {number}).", "Give plain text, .csv, .tsv or .jsonl."
+            )
+        yield line.decode("utf-8", "replace").lstrip("\ufeff")
+
+
+def _cells(lines: Iterator[str], given: str) -> Iterator[str]:
+    """Yield the cells of a .csv file; quoted cells may contain line breaks.
+
+    The delimiter is a comma, or a semicolon or tab if the first line has only these.
+    """
+    csv.field_size_limit(max(LARGEST_ROW, csv.field_size_limit()))
+    split = (piece for line in lines for piece in io.StringIO(line, newline=""))  # at old line ends, too
+    head = next(split, "")
+    delimiter = next((mark for mark in ",;\t" if mark in head), ",")
+    rows = csv.reader(itertools.chain([head], split), delimiter=delimiter)
+    try:
+        for row in rows:
+            yield from row
+    except csv.Error as error:
+        raise UserError(
+            f"'{given}' cannot be read as csv: {reason(error)} (line {rows.line_num}).", "Correct it, or leave it out."
+        ) from None
 
 
 def _record(line: str, given: str, number: int) -> Any:
