@@ -21,7 +21,7 @@ from small_texts import contents, left_over, write_records
 
 from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
-from daybreak.core.errors import UserError
+from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json
 from daybreak.data.pipeline import encoding, first_pass
 from daybreak.data.pipeline.corpus import Corpus, bundled
@@ -282,6 +282,45 @@ def test_a_full_disk_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.Monk
     prepare([text], tmp_path / "data", tokenizer=SMALL)
     prepare([text], tmp_path / "at-once", tokenizer=SMALL)
     assert contents(tmp_path / "data") == contents(tmp_path / "at-once") and left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "closed"), OSError(errno.EIO, "disk"), Interrupted(15)])
+def test_after_an_error_that_may_pass_the_same_command_goes_on(
+    error: Exception, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("daybreak.data.pipeline.encoding.join", fail)
+        with pytest.raises(type(error)):
+            prepare([records], tmp_path / "data", tokenizer=SMALL)
+    assert left_over(tmp_path) == [".data.preparing"]
+    prepare([records], tmp_path / "data", tokenizer=SMALL)
+    assert "Resuming the interrupted preparation." in capsys.readouterr().out and left_over(tmp_path) == []
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_after_a_read_error_what_is_done_stays(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[object] = []
+
+    class Failing(inputs._CountedFile):
+        def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
+            opened.append(self)
+            if len(opened) > 4:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().readinto(buffer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inputs, "_CountedFile", Failing)
+        with pytest.raises(UserError, match=r"cannot be read: input/output error. Fix that, or leave the file out."):
+            prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
+    done = list(tmp_path.glob(".data.preparing/*/survey/[0-9]*"))
+    assert done
+    prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
+    assert "Resuming the interrupted preparation." in capsys.readouterr().out and left_over(tmp_path) == []
 
 
 @pytest.mark.parametrize("out", ["x" * 300, "deep/" + "y" * 300])

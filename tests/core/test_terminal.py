@@ -1,8 +1,9 @@
-"""The address of a file on the screen, and the browser."""
+"""The address of a file on the screen, the browser, and an output that is closed."""
 
 from __future__ import annotations
 
 import io
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,29 @@ def test_the_browser_opens_the_file_or_its_lack_is_said(
     terminal.open_in_browser(tmp_path / "report.html")
     assert asked == [(tmp_path / "report.html").as_uri()]
     assert ("No browser could be opened" in capsys.readouterr().out) != there
+
+
+class Closed(io.StringIO):
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_a_closed_output_is_reported_to_who_prints_and_ends_the_progress_quietly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", faults.append)
+    monkeypatch.setattr(terminal.console, "_file", Closed())
+    monkeypatch.setattr(terminal, "SHOW_SECONDS", 0.0)
+    monkeypatch.setattr(terminal, "PLAIN_INTERVAL", 0.0)
+    shown = threading.Event()
+
+    def done() -> float:
+        shown.set()
+        return 1.0
+
+    with pytest.raises(BrokenPipeError):
+        terminal.say("a line")
+    with terminal.working_through("Reading", 2.0, done):
+        assert shown.wait(60)
+    assert faults == [] and not terminal.console.quiet

@@ -3,6 +3,7 @@
 Exception
   +-- UserError    one sentence, one remedy, exit code 2
   |     +-- TooLate  the request does not fit into the time that is left
+  |     +-- ReadFailed  the text could not be read now; finished work is kept
   +-- Interrupted  a signal stopped the run; its state is saved; exit code 128 + signal
   +-- PeerLost     another process of the run is gone; this one can only save and exit
 """
@@ -29,6 +30,10 @@ class UserError(Exception):
 
 class TooLate(UserError):
     """The request does not fit into the time that is left; no part of it was started."""
+
+
+class ReadFailed(UserError):
+    """The text could not be read for a reason that may pass, such as a lost connection; finished work is kept."""
 
 
 class Interrupted(Exception):

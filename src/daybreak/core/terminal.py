@@ -20,7 +20,15 @@ PLAIN_INTERVAL = 10.0
 """Minimum seconds between two plain lines about the same work."""
 SHOW_SECONDS = 0.5
 
-console = Console(soft_wrap=True, highlight=False)
+
+class _Console(Console):
+    """A console that reports a closed output to its caller; rich's own ends the program without a word."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+console = _Console(soft_wrap=True, highlight=False)
 
 
 def say(line: str = "") -> None:
@@ -132,7 +140,10 @@ def working_through(label: str, total: float, done: Callable[[], float]) -> Iter
         while not ended.wait(SHOW_SECONDS):
             fraction, passed = min(1.0, done() / max(1.0, total)), time.monotonic() - started
             left = f", {duration(passed / fraction - passed)} left" if fraction > 0 else ""
-            work.show(fraction, f"{fraction * total / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
+            try:
+                work.show(fraction, f"{fraction * total / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
+            except BrokenPipeError:  # the main thread notices it at its next line
+                return
 
     with working(label) as work:
         thread = threading.Thread(target=show, args=[work], daemon=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import ReadFailed, UserError
 from daybreak.data.readers import hub
 from daybreak.data.readers.documents import Skips, choose_rule, read_documents
 from daybreak.data.readers.hub import KNOWN_CORPORA, DataSet, inspect, parse, read_records
@@ -92,6 +92,19 @@ def test_the_library_is_named_when_it_is_not_there(folder: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"needs the datasets library, which is not installed. .*pip install 'datasets"):
         texts(f"hf://{folder}")
+
+
+@pytest.mark.parametrize(("error", "passes"), [(ConnectionError("reset"), True), (ValueError("unknown split"), False)])
+def test_a_lost_connection_may_pass(
+    error: Exception, passes: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("datasets.load_dataset", fail)
+    with pytest.raises(UserError, match=r"cannot be read: .*Check its name") as refused:
+        texts(f"hf://{folder}")
+    assert isinstance(refused.value, ReadFailed) == passes
 
 
 def test_a_local_folder_changes_its_state_with_its_files(folder: Path) -> None:

@@ -178,7 +178,7 @@ class SourceReader:
             self._scan("Reading", folder)
             return decide(folder, len(self.corpus.parts), least=2 if self.corpus.sentences else 1)
         except UserError as error:
-            raise UserError(f"The source '{self.name}': {error.sentence}", error.remedy) from None
+            raise type(error)(f"The source '{self.name}': {error.sentence}", error.remedy) from None
 
     def assignments(self, found: FirstPass, until: Sequence[str], step: Compressibility, held: np.ndarray) -> Path:
         """Write uint8[documents], DROPPED, TRAIN or HELDOUT, under the preprocessings ``until``; return the file.

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from daybreak import __version__
-from daybreak.core.errors import UserError, reason
+from daybreak.core.errors import ReadFailed, UserError, reason
 from daybreak.core.files import make_folder, read_json
 from daybreak.core.locks import locked
 from daybreak.core.process import is_alive
@@ -31,8 +31,8 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
     """Lock ``folder`` and yield the subfolder of this preparation, with the files of an interrupted one.
 
     The name of the subfolder contains ``identity``, so that a worker left over from another preparation does not write
-    into it. ``folder`` is removed at the end and on exceptions, except after a killed worker, full memory, a full disk
-    or Ctrl-C, so that the preparation can be resumed.
+    into it. ``folder`` is removed at the end and if the input or a setting is refused. After anything else (a killed
+    worker, full memory, an error of a disk or a connection, a closed output, a signal) the preparation can be resumed.
     """
     make_folder(folder)
     with (folder / "lock").open("a") as lock:
@@ -51,11 +51,10 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
         place.mkdir(exist_ok=True)
         try:
             yield place
-        except (WorkerLost, MemoryError):
+        except (WorkerLost, ReadFailed):
             raise
-        except Exception as error:
-            if not (isinstance(error, OSError) and error.errno in NO_ROOM):
-                shutil.rmtree(folder, ignore_errors=True)
+        except UserError:
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daybreak.core.errors import UserError, reason
+from daybreak.core.errors import ReadFailed, UserError, reason
 from daybreak.core.extras import install_hint
 
 PREFIX = "hf://"
@@ -72,7 +72,7 @@ def inspect(wanted: DataSet) -> tuple[int, int, str]:
 
     try:
         found = HfApi().dataset_info(wanted.name, revision=wanted.revision or None)
-    except Exception as error:  # the layers of the network raise many types
+    except Exception as error:
         raise _unreadable(wanted.given, error) from None
     return 0, 0, str(found.sha)
 
@@ -106,7 +106,9 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
 
 
 def _unreadable(given: str, error: Exception) -> UserError:
-    return UserError(
+    # A ValueError says that config, split or content is wrong; the layers of the network raise many other types.
+    kind = UserError if isinstance(error, ValueError) else ReadFailed
+    return kind(
         f"The data set '{given}' cannot be read: {reason(error)}.",
         f"Check its name, revision, config, split and the connection, or download it and give {PREFIX}FOLDER.",
     )

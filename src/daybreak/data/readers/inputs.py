@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import ReadFailed, UserError
 from daybreak.core.terminal import say
 from daybreak.data.readers import hub
 from daybreak.data.readers.unpacking import CHUNK, COMPRESSIONS, unpack
@@ -287,7 +287,8 @@ def open_file(file: InputFile, byte_counter: ByteCounter | None = None) -> Itera
     """Open ``file`` for reading, decompressed as it is read.
 
     Raises:
-        UserError: the file cannot be opened, or its compressed data is damaged or truncated. Also raised while reading.
+        ReadFailed: the file cannot be opened or read.
+        UserError: its compressed data is damaged or truncated. Both are also raised while reading.
     """
     damaged = UserError(
         f"'{file.name}' is damaged or cut short: it cannot be decompressed to its end.",
@@ -302,7 +303,7 @@ def open_file(file: InputFile, byte_counter: ByteCounter | None = None) -> Itera
         if error.errno is None:  # bz2's
             raise damaged from None
         reason = os.strerror(error.errno).lower()
-        raise UserError(f"'{file.name}' cannot be read: {reason}.", "Fix that, or leave the file out.") from None
+        raise ReadFailed(f"'{file.name}' cannot be read: {reason}.", "Fix that, or leave the file out.") from None
 
 
 class _CountedFile(io.FileIO):

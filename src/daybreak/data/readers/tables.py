@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from daybreak.core.errors import UserError, reason
+from daybreak.core.errors import ReadFailed, UserError, reason
 from daybreak.core.extras import install_hint
 from daybreak.core.serialization import nearest
 from daybreak.data.readers import hub
@@ -232,7 +232,8 @@ def _open_parquet(file: InputFile) -> Any:
 
 
 def _damaged(file: InputFile, error: Exception) -> UserError:
-    return UserError(
+    kind = ReadFailed if getattr(error, "errno", None) else UserError
+    return kind(
         f"'{file.name}' cannot be read as a .parquet file: {reason(error)}.", "Fetch it again, or leave it out."
     )
 
