@@ -43,6 +43,8 @@ class SplitAssignments:
 class Ledger:
     """Collects document keys in the first pass, then drops exact duplicates and holds out about 1 in 50 documents.
 
+    Of more than 1.6 billion characters, fewer documents are held out: about HELDOUT_CHARACTERS in total.
+
     Whether a document is held out depends on its text and the size of the corpus, not on its position or source.
 
     Args:
