@@ -67,9 +67,10 @@ class ByteBPE(TrainedTokenizer):
     """Byte-level BPE (Radford et al. 2019): the most frequent adjacent pairs within words are merged into tokens.
 
     Every byte is a token, so nothing is unknown, and decoding restores the text (in Unicode NFC). Training is
-    deterministic for any number of threads and order of texts. A name in a single private document does not become a
-    token: with 100 texts or more, each token of two or more bytes occurs in at least two of them. With fewer texts, it
-    occurs at least twice.
+    deterministic for any number of threads and order of texts. With 100 texts or more, each token of two or more bytes
+    occurs in at least two of them, so that a name in a single private text does not become a token. With fewer texts,
+    it occurs at least twice, also in a single one. A text is a document as it was read: a line or chunk of a file
+    counts as one.
     """
 
     smallest = "the bytes"

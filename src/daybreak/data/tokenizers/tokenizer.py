@@ -58,9 +58,10 @@ _Assemble = Callable[[dict[str, int]], Tokenizer]
 class WordPiece(TrainedTokenizer):
     """BERT's tokenizer (Devlin et al. 2018): split at whitespace and punctuation, then take the longest tokens.
 
-    Training is deterministic: threads and the order of the texts do not matter. A name in a single private document
-    does not become a token: with 100 texts or more, each token of two or more characters occurs in at least two of
-    them. With fewer texts, it occurs at least twice.
+    Training is deterministic: threads and the order of the texts do not matter. With 100 texts or more, each token of
+    two or more characters occurs in at least two of them, so that a name in a single private text does not become a
+    token. With fewer texts, it occurs at least twice, also in a single one. A text is a document as it was read: a line
+    or chunk of a file counts as one.
     """
 
     smallest = "an alphabet"

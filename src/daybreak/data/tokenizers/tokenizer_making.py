@@ -37,7 +37,11 @@ def training_chunks(texts: Iterable[str]) -> Iterator[str]:
 
 
 def common_ids(texts: Iterable[str], tokenizer: Tokenizer) -> np.ndarray:
-    """Return bool[ids]: whether enough texts use an id, which is SEVERAL_DOCUMENTS of MANY_DOCUMENTS or more."""
+    """Return bool[ids]: whether enough texts use an id, which is SEVERAL_DOCUMENTS of MANY_DOCUMENTS or more.
+
+    This keeps the names of a single text out of the vocabulary, with two limits: of fewer than MANY_DOCUMENTS texts,
+    every id is common; and chunks or lines of one file count as texts of their own.
+    """
     counts = np.zeros(tokenizer.get_vocab_size(), np.int64)
     documents = 0
     source = iter(texts)
