@@ -219,6 +219,25 @@ def test_only_the_order_differs_where_rows_are_sorted() -> None:
         rows_of("raw", "sorted", recipe=load_recipe("bert-2018"))
 
 
+@pytest.mark.parametrize(("document", "wanted"), [("", "blank-line"), ("file", "file")])
+def test_documents_are_the_recipes_unless_an_option_says_otherwise(
+    document: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(name: str, inputs: list[str], *, document: str, **_: object) -> None:
+        asked.append(document)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("daybreak.commands.study_data.find_text", find)
+    preparation = Preparation(preprocessings=("raw", "filtered"), document=document)
+    with pytest.raises(KeyboardInterrupt):
+        study_data(
+            {"a": ["a.txt"]}, recipe=load_recipe("bert-2018"), out=tmp_path, budget="3m", preparation=preparation
+        )
+    assert asked == [wanted]
+
+
 def test_texts_have_names() -> None:
     assert _named_texts(("a=x.txt", "b=y=z.txt", "a=w.txt")) == {"a": ["x.txt", "w.txt"], "b": ["y=z.txt"]}
     for wrong in ("x.txt", "=x.txt", "a="):

@@ -58,8 +58,8 @@ class Preparation:
     """Tokens per character from which the filter removes a document; the default is Cramming's."""
     tokenizer: Suppress[TokenizerConfig | None] = None
     """Tokenizer to train on all sources, or an existing one, instead of the recipe's."""
-    document: str = "auto"
-    """What one document of a text file is: file, line, blank-line or auto."""
+    document: str = ""
+    """What one document of a text file is: file, line, blank-line or auto. Defaults to the recipe's."""
     text_field: str = "text"
     """Field of a record, or column of a table, that contains the text."""
     workers: int = 0
@@ -221,7 +221,7 @@ def _prepared(
         find_text(
             name,
             inputs,
-            document=preparation.document,
+            document=preparation.document or recipe.texts.document,
             text_field=preparation.text_field,
             split_sentences=recipe.texts.split_sentences,
             chunk_characters=recipe.texts.chunk_characters,
