@@ -254,6 +254,12 @@ def test_texts_have_names() -> None:
         (("a=nowhere.txt", "--recipe", "tinny"), "There is no recipe 'tinny'."),
         (("a=nowhere.txt", "--preprocessings", "raw"), "Write raw first"),
         (("a=nowhere.txt", "--seeds", "0"), "0 seeds are too few."),
+        (("a=nowhere.txt", "--threshold", "1.5"), "A threshold of 1.5 is not possible."),
+        (("a=nowhere.txt", "--threshold", "0"), "A threshold of 0.0 is not possible."),
+        (
+            ("a=nowhere.txt", "--preprocessings", "raw,filtered", "--order", "prevalence"),
+            "No preprocessing reads the sequences in the order 'prevalence'. Add sorted to --preprocessings",
+        ),
         (("a=nowhere.txt", "--tokenizer-from", "nowhere"), "nowhere"),
     ],
 )

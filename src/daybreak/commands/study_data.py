@@ -21,6 +21,7 @@ from daybreak.core.files import make_folder, read_json, replace_folder, write_js
 from daybreak.core.process import usable_cores
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import fingerprint
+from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.pipeline.preprocessed import (
     PREPROCESSINGS,
     RAW,
@@ -136,7 +137,7 @@ def study_data(
     from daybreak.studies.experiment import agreed, cells_of, heldout_sets, settled
     from daybreak.studies.paired_losses import compare_all
 
-    check_preprocessings(preparation.preprocessings)
+    _check_preparation(preparation)
     check_log(log)
     _check_names(texts)
     variants = _variants(texts, recipe, preparation, code)
@@ -163,6 +164,17 @@ def study_data(
         ended: DataStudy = runner.play(cells, repeat_void=repeat_void)
     conclude(out, ended.cells, data_study_text(ended), log, data_log_entry(ended, today()))
     return ended
+
+
+def _check_preparation(preparation: Preparation) -> None:
+    """Refuse settings that cannot be used, before any text is read."""
+    check_preprocessings(preparation.preprocessings)
+    Compressibility(threshold=preparation.threshold)
+    if SORTED not in preparation.preprocessings and preparation.order != Preparation().order:
+        raise UserError(
+            f"No preprocessing reads the sequences in the order '{preparation.order}'.",
+            "Add sorted to --preprocessings, or leave --order out.",
+        )
 
 
 def _check_names(texts: Mapping[str, Sequence[str]]) -> None:
