@@ -99,6 +99,21 @@ def test_a_quote_that_is_never_closed_costs_its_lines(tmp_path: Path, monkeypatc
     assert skips.first["malformed lines"].endswith("t.csv' line 2")
 
 
+def test_a_quote_that_is_never_closed_costs_no_row_of_a_table_with_tabs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "LARGEST_ROW", 300)
+    monkeypatch.setitem(inputs.LONGEST_LINE, TABLE, 200)
+    rows = ["x\t" + '"open', *["x\tfine"] * 399]
+    (tmp_path / "t.tsv").write_text("\n".join(["id\ttext", *rows]) + "\n")
+    skips = Skips()
+    assert texts(tmp_path / "t.tsv", skips=skips) == ['"open', *["fine"] * 399] and skips.counts == {}
+    rows[20] = "x\t" + "long" * 60
+    (tmp_path / "t.tsv").write_text("\n".join(["id\ttext", *rows]) + "\n")
+    assert texts(tmp_path / "t.tsv", skips=skips) == ['"open', *["fine"] * 398]
+    assert skips.counts == {"malformed lines": 1} and skips.first["malformed lines"].endswith("t.tsv' line 22")
+
+
 @pytest.mark.parametrize("cell", ['"\n","\n",', "x" * 5000 + ",", ","])
 def test_an_endless_row_is_refused(tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "LARGEST_ROW", 5000)

@@ -115,7 +115,7 @@ class _Lines:
         self.first = 1
         """Number of the line at which the current row begins."""
         self.row: list[str] = []
-        """The lines of the current row so far."""
+        """The lines of the current row so far, without one that is too long by itself."""
 
     def __iter__(self) -> _Lines:
         return self
@@ -128,9 +128,10 @@ class _Lines:
                 f"'{self._file.name}' is binary, not a table (line {self.number}).", "Leave it out, or convert it."
             )
         self._size += len(line)
+        if line:
+            self.row.append(line.decode("utf-8-sig" if position == 0 else "utf-8", "surrogateescape"))
         if not line or self._size > LARGEST_ROW:
             raise csv.Error(f"a row of over {min(LARGEST_ROW, LONGEST_LINE[TABLE]) >> 20} MiB")
-        self.row.append(line.decode("utf-8-sig" if position == 0 else "utf-8", "surrogateescape"))
         return self.row[-1]
 
     def begin_row(self) -> None:
@@ -187,6 +188,8 @@ def _rows(lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str], 
         bare = [line.rstrip("\r\n").split(delimiter) for line in lines.row] if delimiter == "\t" else []
         if len(bare) > 1 and all(len(cells) == width for cells in bare) and not _is_quoted(lines.row, delimiter):
             yield from ((number, 1, cells, "") for number, cells in enumerate(bare, lines.first))
+            if lines.number >= lines.first + len(bare):  # a line that is too long ended the row
+                yield lines.number, 1, [], problem
         else:
             yield lines.first, lines.number + 1 - lines.first, row, problem
 
