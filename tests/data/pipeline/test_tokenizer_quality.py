@@ -134,6 +134,22 @@ def test_the_fraction_is_that_of_the_letters() -> None:
     assert accented_fraction(["123 \u4e2d"]) == 0.0
 
 
+@pytest.mark.parametrize("characters", [80, 40_000])
+def test_accents_are_found_wherever_they_are(characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In short texts and in long ones: English first, as many letters of French after it."""
+    monkeypatch.setattr(module, "ACCENT_SAMPLE", 10_000)
+    monkeypatch.setattr(module, "ACCENT_PIECE", 100)
+    chance = random.Random(3)
+
+    def texts(words: str) -> list[str]:
+        text = " ".join(chance.choices(words.split(), k=7_000))[:40_000]
+        return [text[start : start + characters] for start in range(0, len(text), characters)]
+
+    english, french = texts("last summer we saw the forest"), texts("l'\u00e9t\u00e9 la for\u00eat pr\u00e8s")
+    assert accented_fraction(english) == 0
+    assert accented_fraction(english + french) == pytest.approx(accented_fraction(french) / 2, rel=0.3)
+
+
 @pytest.mark.parametrize(
     ("text", "cased", "warned"), [(FRENCH, False, True), (FRENCH, True, False), (ENGLISH, False, False)]
 )

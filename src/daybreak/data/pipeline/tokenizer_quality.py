@@ -78,23 +78,32 @@ def _word_ids(tokenizer: Tokenizer, words: Counter[str]) -> Iterator[tuple[int, 
 
 ACCENTED = 0.005
 """Minimum fraction of accented letters in a language with accents; English has less than 0.001."""
-ACCENT_SAMPLE = 1_000_000
-"""Characters in which accented letters are counted."""
+ACCENT_SAMPLE, ACCENT_PIECE = 1_000_000, 1_000
+"""Approximate number of characters in which accented letters are counted, in pieces of this length."""
 
 
 def accented_fraction(texts: Iterable[str]) -> float:
-    """Return the fraction of Latin letters with an accent in the first ACCENT_SAMPLE characters."""
-    accented = plain = read = 0
+    """Return the fraction of Latin letters with an accent, in pieces from everywhere in a long text.
+
+    A hash of each piece decides whether it is counted.
+
+    Args:
+        texts: read twice.
+    """
+    fraction = ACCENT_SAMPLE / max(1, sum(map(len, texts)))
+    letters: Counter[str] = Counter()
     for text in texts:
-        for letter, count in Counter(text[: ACCENT_SAMPLE - read]).items():
-            if letter.isascii():
-                plain += count * letter.isalpha()
-            elif letter.isalpha():
-                parts = unicodedata.normalize("NFD", letter)
-                accented += count * (len(parts) > 1 and parts[0].isascii())
-        read += len(text)
-        if read >= ACCENT_SAMPLE:
-            break
+        for start in range(0, len(text), ACCENT_PIECE):
+            piece = text[start : start + ACCENT_PIECE]
+            if fraction >= 1 or (document_key(piece) & 0xFFFFFFFF) < fraction * 2**32:
+                letters.update(piece)
+    accented = plain = 0
+    for letter, count in letters.items():
+        if letter.isascii():
+            plain += count * letter.isalpha()
+        elif letter.isalpha():
+            parts = unicodedata.normalize("NFD", letter)
+            accented += count * (len(parts) > 1 and parts[0].isascii())
     return accented / max(1, accented + plain)
 
 
@@ -103,7 +112,7 @@ def warn_of_folding(tokenizer: Tokenizer, letters: Counter[str], texts: Iterable
 
     Args:
         letters: counts by script.
-        texts: a sample in which accented letters are counted.
+        texts: a sample in which accented letters are counted; read twice.
     """
     folds = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("\u00e9") == "e"
     if folds and (damaged := folded_wrongly(letters)):
