@@ -13,6 +13,7 @@ import pytest
 import torch
 from small_tasks import evaluation_of
 
+from daybreak.core.files import read_json, write_json
 from daybreak.evaluation.finetuning import fingerprints, jobs
 from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
@@ -185,3 +186,12 @@ def test_a_cell_whose_model_is_wanted_has_it_beside_it(model: Path, task: Task) 
     assert run_job(kept).scores == cell.scores
     assert kept.keep is not None and (kept.keep / "model.safetensors").is_file()
     assert kept.finished() is not None
+
+
+def test_a_job_repeated_for_its_model_has_the_scores_of_the_cell(model: Path, task: Task) -> None:
+    """Another machine may compute other scores, which stand in no cell."""
+    job = job_of(model, task)
+    run_job(job)
+    other = {name: 0.125 for name in read_json(job.file)["scores"]}
+    write_json(job.file, {**read_json(job.file), "scores": other})
+    assert run_job(job.keeping_model()).scores == other == read_json(job.file)["scores"]

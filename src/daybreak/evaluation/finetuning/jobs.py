@@ -225,8 +225,8 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
     )
     if job.keep is not None:
         save_classifier(model, job.folder, job.keep, length=rows.length, most_train_rows=job.protocol.train_rows)
-    if replace(job, keep=None).finished() is not None:
-        return run  # repeated only to save its model: results refer to the file on disk
+    if (kept := replace(job, keep=None).finished()) is not None:
+        return kept  # repeated only to save its model: results refer to the file on disk
     job.file.parent.mkdir(parents=True, exist_ok=True)
     write_text(job.file, json.dumps(to_dict(run), separators=(",", ":")) + "\n")
     return run
