@@ -31,6 +31,16 @@ def rows(line: str, count: int = 40, labels: tuple[str, str] = ("pos", "neg")) -
         ("bom.csv", "\ufefftext,label\n" + rows("{text},{label}"), {"text": "text", "label": "label"}),
         ("bare.csv", rows("{text},{label}"), {"text": 0, "label": 1, "header": False}),
         ("bare_numbers.csv", rows("{label},{text}", labels=("1", "0")), {"text": 1, "label": 0, "header": False}),
+        (
+            "pandas.csv",
+            ",text,label\n" + rows("{i},{text},{label}"),
+            {"text": "text", "label": "label", "header": True},
+        ),
+        ("pandas_names.csv", ",words,mood\n" + rows("{i},{text},{label}"), {"text": "words", "label": "mood"}),
+        ("trailing.csv", "text,label,,\n" + rows("{text},{label},,"), {"text": "text", "label": "label"}),
+        ("bare_gap.csv", f"{GOOD[0]},,pos\n" + rows("{text},{i},{label}"), {"header": False}),
+        ("no_yes.csv", rows("{label},{text}", labels=("no", "yes")), {"text": 1, "label": 0, "header": False}),
+        ("gold.csv", rows("{text},{label}", labels=("gold", "silver")), {"header": False}),
         ("unknown_names.csv", "words,mood\n" + rows("{text},{label}"), {"text": "words", "label": "mood"}),
         (
             "stars.csv",

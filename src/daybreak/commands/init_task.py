@@ -240,19 +240,24 @@ def _delimiter(text: str) -> str:
 
 
 def _has_header(rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Return whether the first row is a header: short distinct names that differ from the values below."""
+    """Return whether the first row is a header: short distinct names that differ from the values below.
+
+    A name may be empty, such as that of the row numbers in a table by pandas.
+    """
     first = [cell.strip() for cell in rows[0]]
-    if len(first) != width or not all(first) or any(map(_is_number, first)):
+    if len(first) != width or any(map(_is_number, first)):
         return False
-    if any(name.lower() in (*LABELS, *TEXTS, *IDS) or name.lower() in sum(PAIRS, ()) for name in first):
+    below = [[row[number].strip() for row in rows[1:] if len(row) > number] for number in range(width)]
+    named = [(name, values) for name, values in zip(first, below) if name]
+    known = {*LABELS, *TEXTS, *IDS, *sum(PAIRS, ())}
+    if any(name.lower() in known and name not in values for name, values in named):
         return True
     if len(set(first)) < width or any(len(name.split()) > NAME_WORDS for name in first):
         return False
-    for number, name in enumerate(first):
-        below = [row[number].strip() for row in rows[1:] if len(row) > number]
-        if below and all(map(_is_number, below)):
+    for name, values in named:
+        if values and all(map(_is_number, values)):
             return True
-        if Column(name, below).may_be_label and name in below:
+        if Column(name, values).may_be_label and name in values:
             return False
     return True
 
@@ -291,10 +296,10 @@ def _cell(value: Any) -> str:
 
 def choose(table: Table, path: Path) -> Choice:
     """Choose the text and label columns and the kind of the task."""
-    names = [str(column.key) for column in table.columns]
-    if len(set(names)) < len(names):
+    columns = [column for column in table.columns if column.name]
+    if len({str(column.key) for column in columns}) < len(columns):
         raise UserError(f"Two columns of '{path}' have the same name.", "Rename one of them.")
-    columns = [column for column in table.columns if column.filled]
+    columns = [column for column in columns if column.filled]
     label, reason = _label(columns, path)
     rest = [column for column in columns if column is not label and not column.is_id]
     chosen = Choice(text=[], label=label, reasons={"label": reason})
