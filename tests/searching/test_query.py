@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -129,6 +130,19 @@ def test_words_that_no_passage_holds(searcher: Searcher) -> None:
     assert searcher.search("xylophone", method="bm25") == []
     ids = [[result.id for result in searcher.search("xylophone", method=method)] for method in ("dense", "hybrid")]
     assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("words", ["xylophone", "sailor"])
+def test_vectors_without_weight_still_rank_what_words_do_not(searcher: Searcher, words: str) -> None:
+    state = replace(searcher.index.state, dense_weight=0.0)
+    found = Searcher(replace(searcher.index, state=state)).search(words, top=state.passages)
+    sparse, dense = (searcher.scores(words, method) for method in ("bm25", "dense"))
+    holding = int((sparse > 0).sum())
+    assert holding < state.passages and (holding > 0) == (words == "sailor")
+    ids = [result.id for result in found]
+    assert ids[holding:] == [id for id in np.argsort(-dense, kind="stable").tolist() if sparse[id] == 0]
+    assert sparse[ids] == pytest.approx(np.sort(sparse)[::-1], abs=1e-3)
+    assert found[0].score > 0.1
 
 
 def test_what_is_equally_good_comes_in_order(searcher: Searcher) -> None:

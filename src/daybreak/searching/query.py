@@ -27,6 +27,8 @@ Method = Literal["hybrid", "dense", "bm25"]
 METHODS: tuple[str, ...] = get_args(Method)
 CHUNK = 4096
 """Vectors that are multiplied at a time: as float32 they stay in the processor's cache."""
+TIES = 1e-6
+"""Smallest weight of the vectors: it orders passages that are equal in words, such as those without any."""
 FEWEST_QUERIES, MOST_QUERIES = 50, 200
 """Number of queries that the weight of the vectors is measured with."""
 
@@ -63,8 +65,8 @@ class Searcher:
     def search(self, words: str, *, top: int = 10, method: str = "hybrid") -> list[SearchResult]:
         """Return the ``top`` best passages, best first; of equal scores the earlier passage comes first.
 
-        With ``bm25`` only passages that hold a word of the query count. Where no passage does, ``hybrid`` ranks by
-        vectors alone.
+        With ``bm25`` only passages that hold a word of the query count. ``hybrid`` ranks passages that are equal in
+        words by their vectors, and all passages where none holds a word.
 
         Args:
             words: the query; the model reads as many tokens of it as it was trained on.
@@ -82,9 +84,11 @@ class Searcher:
             return self._dense(words)
         if method == "bm25":
             return self._sparse(words)
-        weight = self.index.state.dense_weight
+        sparse, weight = self._sparse(words), self.index.state.dense_weight
+        if weight is None or not sparse.any():
+            weight = weight or 1.0
         dense = standardised(self._dense(words).astype(float))
-        return standardised(self._sparse(words)) + (1.0 if weight is None else weight) * dense
+        return standardised(sparse) + max(weight, TIES) * dense
 
     def _sparse(self, words: str) -> np.ndarray:
         """Return float64 [N] of BM25 scores."""
