@@ -143,6 +143,22 @@ def test_setting_seed_model_and_software_count(monkeypatch: pytest.MonkeyPatch) 
     assert len({before, other_torch, of()}) == 3
 
 
+def test_soft_targets_count_with_the_bag_of_words_and_its_metric(
+    model: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(protocol: str, metric: str = "accuracy") -> str:
+        changed = replace(task, metric=metric)
+        evaluation = evaluation_of(model, changed, model.parent / "cells", protocol=PROTOCOLS[protocol])
+        return evaluation.all_jobs()[0].fingerprint
+
+    small, distilled = of("small"), of("distilled")
+    assert of("small", "f1") == small and of("distilled", "f1") != distilled
+    monkeypatch.setattr(fingerprints, "VERSION", 99)
+    other_words = of("distilled")
+    monkeypatch.setattr("sklearn.__version__", "99")
+    assert len({distilled, other_words, of("distilled")}) == 3 and of("small") == small
+
+
 DAMAGES: list[Callable[[str], str]] = [
     lambda text: text[: len(text) // 2],
     lambda text: "",

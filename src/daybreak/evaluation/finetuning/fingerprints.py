@@ -8,10 +8,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import sklearn
 import torch
 
 from daybreak import __version__
 from daybreak.core.serialization import to_dict
+from daybreak.evaluation.baselines.bag_of_words import VERSION
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.task import Task
 
@@ -41,12 +43,18 @@ def model_digest(folder: Path, random: bool) -> str:
     return digest([path for path in files if "_budget_" not in path.name])
 
 
-def task_digest(task: Task) -> str:
-    """Return the digest of a task's labelled files and how they are read. Its name and metric do not count."""
-    described = {
+def task_digest(task: Task, soft_targets: bool = False) -> str:
+    """Return the digest of a task's labelled files and how they are read. Its name and metric do not count.
+
+    Args:
+        soft_targets: add what the soft targets depend on: the bag of words, whose settings the metric selects.
+    """
+    described: dict[str, object] = {
         "files": {name: digest([path]) for name, path in task.files.items()},
         "read": [task.kind, task.text, task.choices, task.label, task.header, task.format, task.labels],
     }
+    if soft_targets:
+        described["soft_targets"] = [task.metric, VERSION, sklearn.__version__]
     return _digest_of(described)
 
 

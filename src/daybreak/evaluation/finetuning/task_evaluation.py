@@ -92,7 +92,8 @@ class TaskEvaluation:
         settings = protocol.settings(load_config(self.folder).hidden_size, task.whole)
         random = self.untrained and not self.chained
         unlabelled = unlabelled_digest(task) if self.unlabelled else ""
-        model, rows = model_digest(self.folder, random), task_digest(task)
+        model = model_digest(self.folder, random)
+        rows = task_digest(task, soft_targets=bool(protocol.distillation))
         side = "untrained" if self.untrained else "pretrained"
         cells = self._folder / _slug(f"{self.model_name}-{side}")
         return tuple(
