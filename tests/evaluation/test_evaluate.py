@@ -165,7 +165,7 @@ def test_folders_that_are_no_model(
         ({"tasks": ["nowhere.toml"]}, "Cannot read the task file 'nowhere.toml'"),
         ({"out": "file"}, "is not a folder"),
         ({"out": "file/below"}, "is not a folder"),
-        ({"save": "full"}, "is not empty and holds no saved classifier"),
+        ({"save": "full"}, "is not empty and holds no classifier saved by this version"),
         ({"save": "file"}, "is not a folder"),
         ({"out": "here", "save": "here"}, "contains results"),
     ],

@@ -16,7 +16,13 @@ from transformers import AutoModelForSequenceClassification
 
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
-from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
+from daybreak.evaluation.finetuning.classifier import (
+    build_classifier,
+    check_save_folder,
+    load_config,
+    load_tokenizer,
+    save_classifier,
+)
 from daybreak.evaluation.finetuning.finetune import set_dropout
 from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task
 from daybreak.evaluation.tasks.task_file import read_task_file
@@ -133,6 +139,18 @@ def test_our_export_is_fine_tuned_saved_and_loaded_again(
     with torch.inference_mode():
         torch.testing.assert_close(again(**batch).logits, model(**batch).logits)
     assert again.config.id2label == {0: "rainy", 1: "sunny"}
+
+
+def test_only_a_saved_classifier_is_replaced_by_another(crammed: Path, tmp_path: Path) -> None:
+    """The config of a pretrained crammed model names classes of classifiers, too."""
+    model = build_classifier(crammed, KINDS["classification"], LABELS, 0, untrained=True)
+    save_classifier(model, crammed, tmp_path / "saved", length=64, most_train_rows=None)
+    earlier = shutil.copytree(tmp_path / "saved", tmp_path / "earlier")
+    change_config(earlier, fine_tuning=None)
+    check_save_folder(tmp_path / "saved")
+    for other in (crammed, earlier):
+        with pytest.raises(UserError, match="is not empty and holds no classifier saved by this version"):
+            check_save_folder(other)
 
 
 @pytest.mark.parametrize("name", KINDS)

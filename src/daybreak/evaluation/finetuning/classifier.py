@@ -18,7 +18,6 @@ import torch
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import parse_json, replace_folder
 from daybreak.evaluation.finetuning.heads import PooledClassifier
-from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
 from daybreak.models.importing import refuse_pickle, refuse_shards_elsewhere
@@ -67,6 +66,11 @@ def _config_json(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}
+
+
+def _is_saved_classifier(config: dict[str, Any]) -> bool:
+    """Return whether a config.json is one that ``save_classifier`` of this version wrote."""
+    return isinstance(config.get("fine_tuning"), dict)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -266,7 +270,7 @@ def load_classifier(folder: Path) -> tuple[Any, Any]:
     from daybreak.evaluation.finetuning.modeling_classifier import Classifier, ClassifierConfig
 
     found = _config_json(folder)
-    if not isinstance(found.get("fine_tuning"), dict):
+    if not _is_saved_classifier(found):
         raise UserError(
             f"'{folder}' holds no classifier saved by this version.", "Save one with daybreak evaluate --save."
         )
@@ -302,15 +306,16 @@ def _with_own_code(model: PooledClassifier, tokenizer: Any) -> Any:
 
 
 def check_save_folder(folder: Path) -> None:
-    """Check that a folder is empty or holds an earlier saved classifier."""
+    """Check that a folder is empty or holds an earlier classifier that ``save_classifier`` wrote."""
     if not folder.exists():
         return
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a folder.", "Choose another folder with --save.")
-    config = folder / "config.json"
-    saved = config.is_file() and any(kind.head in config.read_text(errors="replace") for kind in KINDS.values())
-    if any(folder.iterdir()) and not saved:
-        raise UserError(f"'{folder}' is not empty and holds no saved classifier.", "Choose another folder with --save.")
+    if any(folder.iterdir()) and not _is_saved_classifier(_config_json(folder)):
+        raise UserError(
+            f"'{folder}' is not empty and holds no classifier saved by this version.",
+            "Choose another folder with --save.",
+        )
 
 
 def save_classifier(model: Any, source: Path, folder: Path, *, length: int, most_train_rows: int | None) -> None:
