@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -161,6 +162,26 @@ def test_a_model_is_kept_later_and_over_an_older_one(encoder: Path, write_task: 
     assert not torch.equal(before["classifier.weight"], after["classifier.weight"])
     assert sorted(path.name for path in tmp_path.iterdir() if "kept" in path.name) == ["kept"]
     assert not list(tmp_path.rglob("model-*"))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_kill_while_a_model_is_moved_leaves_no_half_of_it(
+    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = partial(evaluate, encoder, [str(write_task(ROWS, ROWS[:9]))], protocol="short", out=tmp_path / "out")
+
+    def killed(folder: Path, **options: object) -> None:
+        for weights in folder.glob("*.safetensors") if "model-" in folder.name else ():
+            weights.unlink()
+            raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(shutil, "rmtree", killed)
+        save(save=tmp_path / "first")
+    save(save=tmp_path / "second")
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
+    assert all(torch.equal(first[name], second[name]) for name in {*first, *second})
+    assert not [*tmp_path.rglob("model-*"), *tmp_path.rglob(".model-*")]
 
 
 def transferring(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:

@@ -369,4 +369,8 @@ def keep_model(evaluation: TaskEvaluation, result: TaskResult, target: Path) -> 
     shutil.copytree(job.keep, staged)
     replace_folder(staged, target)
     if not evaluation.is_start:
-        shutil.rmtree(job.keep)
+        # Hidden first, because a folder whose removal was killed would be taken for the whole model.
+        removed = job.keep.with_name(f".{job.keep.name}.old")
+        shutil.rmtree(removed, ignore_errors=True)
+        os.replace(job.keep, removed)
+        shutil.rmtree(removed)
