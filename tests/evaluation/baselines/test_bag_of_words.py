@@ -137,6 +137,15 @@ def test_held_out_predictions_of_few_rows_are_probabilities(tmp_path: Path) -> N
         assert found.shape == (count, 2) and found.sum(axis=1) == pytest.approx(np.ones(count))
 
 
+def test_held_out_predictions_of_one_row_know_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path, singles(4, 0), singles(4, 1))
+    assert held_out_predictions(kind_of(data.task), data, data.train.take([0])) == pytest.approx(np.array([[0.5, 0.5]]))
+    numbers = write(tmp_path, pairs(4, 0), pairs(4, 1), kind="regression")
+    monkeypatch.setattr(module, "MOST_CHARACTERS", 1)  # one row to fit on
+    found = held_out_predictions(kind_of(numbers.task), numbers, numbers.train)
+    assert np.mean(numbers.train.targets) in found[:, 0] and np.isfinite(found).all()
+
+
 def test_a_pair_equals_scikit_learn_on_the_same_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ridge on the cosines, the overlap and the words that both or one of the texts have, each made by hand here."""
     data = write(tmp_path, pairs(60, 0), pairs(30, 1), kind="regression")

@@ -85,7 +85,8 @@ def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores:
 def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.ndarray:
     """Predict each training row with a baseline that is fitted on rows of other folds.
 
-    Features and regularization are selected once, on all training rows.
+    Features and regularization are selected once, on all training rows. Where there are no rows of other folds, labels
+    are equally probable and the number is the mean.
 
     Returns:
         The probabilities of classification, float64[R, C], or the numbers of regression, float64[R, 1].
@@ -93,7 +94,8 @@ def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.
     bounded = _bounded(train)
     columns, strength = _select(kind, data, bounded)
     folds = np.random.default_rng(SEED).permutation(len(train)) % FOLDS
-    found = np.empty((len(train), 1 if kind.numeric else len(data.labels)))
+    unknown = np.mean(train.targets) if kind.numeric else -np.log(len(data.labels))
+    found = np.full((len(train), 1 if kind.numeric else len(data.labels)), unknown)
     for fold in range(FOLDS):
         others, rows = np.flatnonzero(folds[: len(bounded)] != fold), np.flatnonzero(folds == fold)
         if len(others) and len(rows):
