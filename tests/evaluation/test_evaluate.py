@@ -41,7 +41,7 @@ def test_a_separable_task_is_learned_recorded_and_saved_as_a_stock_model(
     assert read_json(tmp_path / "out/results.json", list[TaskResult]) == results
     said = capsys.readouterr().out
     assert "weather (pretrained): accuracy" in said and "+-" in said and "were finished" not in said
-    assert f"Classifier: {kept}  (" in said
+    assert f"Classifier: {kept}  (" in said and "trust_remote_code" not in said
 
     model = AutoModelForSequenceClassification.from_pretrained(kept).eval()
     tokenizer = AutoTokenizer.from_pretrained(kept)

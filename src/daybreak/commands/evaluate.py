@@ -183,7 +183,7 @@ def evaluate(
             say(_line(result, each.data, new=each.remaining > 0))
             if target:
                 head = kind_of(each.data.task).head
-                code = "" if chosen.head_of(each.data.task) == "stock" else ", trust_remote_code=True"
+                code = ", trust_remote_code=True" if any(target.glob("*.py")) else ""
                 say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...{code}) loads it)")
             results[result.task] = result
             predicted.append((each.data.task, runs))

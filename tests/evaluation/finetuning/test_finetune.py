@@ -192,7 +192,9 @@ def test_bert_gets_token_types(encoder: Path, tmp_path: Path) -> None:
     assert np.abs(expected - without).max() > 1e-3, "types matter to this model"
 
 
-def test_a_crammed_export_is_fine_tuned(encoder: Path, weather: Path, tmp_path: Path) -> None:
+def test_a_crammed_export_is_fine_tuned(
+    encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from daybreak.commands.evaluate import evaluate
     from daybreak.exporting.hugging_face import write_model_folder
     from daybreak.models.crammed import CrammedEncoder
@@ -202,7 +204,9 @@ def test_a_crammed_export_is_fine_tuned(encoder: Path, weather: Path, tmp_path: 
     model = shape.build(VOCABULARY)
     folder = tmp_path / "crammed"
     write_model_folder(folder, model=model, shape=shape, tokenizer=encoder, length=64, vocabulary=VOCABULARY)
-    (result,) = evaluate(folder, [str(weather)], seeds=1, out=tmp_path, rate=2e-3, workers=1)
+    kept = tmp_path / "kept"
+    (result,) = evaluate(folder, [str(weather)], seeds=1, out=tmp_path, rate=2e-3, workers=1, save=kept)
+    assert f"Classifier: {kept}  (" in (said := capsys.readouterr().out) and "trust_remote_code=True" in said
     assert result.mean > 0.9
     assert (result.model_name, result.settings["length"]) == ("crammed", 64)
 
