@@ -79,6 +79,19 @@ def test_a_head_computes_what_is_written_out_row_by_row(encoder: Path, head: str
             torch.testing.assert_close(answer, model.classifier(hidden), rtol=1e-4, atol=1e-5)
 
 
+def test_a_head_is_computed_in_float32_under_autocast(encoder: Path) -> None:
+    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 3, False, "segments").eval()
+    inputs = Batches(model, CLASSIFICATION, Padding.of(load_tokenizer(encoder)), sample(encoder)).inputs(range(3))
+    outputs: dict[str, torch.Tensor] = {}
+    for name in ("encoder.layers.0.mlp.Wi", "dense", "classifier"):
+        model.get_submodule(name).register_forward_hook(
+            lambda module, args, output, name=name: outputs.__setitem__(name, output)
+        )
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        model(**inputs)
+    assert [output.dtype for output in outputs.values()] == [torch.bfloat16, torch.float32, torch.float32]
+
+
 def test_distilled_mixes_labels_and_held_out_predictions_of_the_bag_of_words(
     encoder: Path, write_task: WriteTask
 ) -> None:

@@ -30,9 +30,10 @@ def compared(first: Tensor, second: Tensor) -> list[Tensor]:
 
 
 class PooledClassifier(nn.Module):
-    """An encoder with a float32 head of two layers on the mean of the states; ``head`` is a name of ``HEADS``.
+    """An encoder with a head of two layers on the mean of the states; ``head`` is a name of ``HEADS``.
 
-    ``segments``, a head for pairs, adds ``compared`` means over the tokens of each text.
+    The head is computed in float32, also under autocast. ``segments``, a head for pairs, adds ``compared`` means over
+    the tokens of each text.
     """
 
     base_model_prefix = "encoder"
@@ -58,10 +59,15 @@ class PooledClassifier(nn.Module):
         from transformers.modeling_outputs import SequenceClassifierOutput
 
         types = {} if token_type_ids is None or not self._takes_types else {"token_type_ids": token_type_ids}
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)[0].float()
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)[0]
+        with torch.autocast(states.device.type, enabled=False):
+            return SequenceClassifierOutput(logits=self._logits(states.float(), attention_mask, segments))
+
+    def _logits(self, states: Tensor, attention_mask: Tensor, segments: Tensor | None) -> Tensor:
         features = [masked_mean(states, attention_mask > 0)]
         if self.head == "segments":
             assert segments is not None
             features += compared(masked_mean(states, segments == 1), masked_mean(states, segments == 2))
         hidden = self.norm(functional.gelu(self.dense(torch.cat(features, dim=-1))))
-        return SequenceClassifierOutput(logits=self.classifier(self.drop(hidden)))
+        logits: Tensor = self.classifier(self.drop(hidden))
+        return logits
