@@ -114,7 +114,9 @@ def test_search_is_measured_in_each_text_alone(
     assert [(found.text, found.passages, found.examples) for found in probes.search] == [
         ("many.jsonl", 60, []), ("other.jsonl", 50, []),
     ]  # fmt: skip
-    assert "Search in many.jsonl, recall at 10 among 60 passages: bm25 " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Search in many.jsonl, recall at 10 among 60 passages: bm25 " in said
+    assert "Search in few.jsonl is not measured: it needs 50 passages of 85 words." in said
     folder = finished / "model"
     tokenizer, stock = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
 

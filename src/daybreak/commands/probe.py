@@ -199,16 +199,18 @@ def _probe_pairs(encoder: FrozenModel, data: TaskRows) -> SimilarityProbe:
 def _probe_search(encoder: FrozenModel, source: _TextSource) -> list[Retrieval]:
     """Measure search in each text; texts with too few documents are left out."""
     from daybreak.evaluation.probes.frozen import embeddings
-    from daybreak.evaluation.probes.retrieval import MOST_TOKENS, rank_passages, retrieval_line
+    from daybreak.evaluation.probes.retrieval import FEWEST, MOST_TOKENS, PAIR_WORDS, rank_passages, retrieval_line
 
     length = min(MOST_TOKENS, encoder.length)
     found = []
     for name, texts in _documents(encoder, source):
         with working(f"Search, {name}"):
             measured = rank_passages(lambda texts: embeddings(encoder, texts, length), texts, name)
-        if measured:
-            say(retrieval_line(measured))
-            found.append(replace(measured, examples=[]))  # records contain no text
+        if measured is None:
+            say(f"Search in {name} is not measured: it needs {FEWEST} passages of {PAIR_WORDS} words.")
+            continue
+        say(retrieval_line(measured))
+        found.append(replace(measured, examples=[]))  # records contain no text
     return found
 
 

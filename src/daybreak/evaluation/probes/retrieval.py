@@ -24,6 +24,8 @@ from daybreak.schemas.run import RankerScore, Retrieval, RetrievalExample, Speci
 from daybreak.training.objectives.finish import embed
 
 PASSAGE_WORDS, GAP_WORDS, QUERY_WORDS = 60, 5, 20
+PAIR_WORDS = PASSAGE_WORDS + GAP_WORDS + QUERY_WORDS
+"""Fewest words of a text that gives a passage and its query."""
 PASSAGES = 600
 FEWEST = 50
 """Fewest passages for which a recall is reported."""
@@ -114,20 +116,19 @@ def passages_and_queries(texts: Sequence[str]) -> list[tuple[str, str]]:
     At most PASSAGES pairs, from evenly spread texts. Fewer texts are cut into equal parts, as many as give PASSAGES
     pairs if they are long enough. The result depends only on the texts.
     """
-    whole = PASSAGE_WORDS + GAP_WORDS + QUERY_WORDS
-    split = [words for words in (text.split() for text in texts) if len(words) >= whole]
+    split = [words for words in (text.split() for text in texts) if len(words) >= PAIR_WORDS]
     most = -(-PASSAGES // max(1, len(split)))
     split = [
         words[len(words) * part // parts : len(words) * (part + 1) // parts]
         for words in split
-        for parts in [min(most, len(words) // whole)]
+        for parts in [min(most, len(words) // PAIR_WORDS)]
         for part in range(parts)
     ]
     rng = np.random.default_rng(SEED)
     chosen = np.linspace(0, len(split) - 1, min(PASSAGES, len(split))).astype(int)
     pairs = []
     for words in (split[i] for i in chosen):
-        start = int(rng.integers(0, len(words) - whole + 1))
+        start = int(rng.integers(0, len(words) - PAIR_WORDS + 1))
         after = start + PASSAGE_WORDS + GAP_WORDS
         pairs.append((" ".join(words[start : start + PASSAGE_WORDS]), " ".join(words[after : after + QUERY_WORDS])))
     return pairs
