@@ -270,7 +270,7 @@ def _run_evaluations(
     threads = thread_count(workers, backend)
     first, *later = stages([replace(each, threads=threads) for each in evaluations])
     plans = planned(first)
-    expected = [planned_from(each, evaluations[0].folder) for stage in later for each in stage]
+    expected = [planned_from(each, evaluations[0].folder, overwrite=overwrite) for stage in later for each in stage]
     if message := forecast([*plans, *expected], workers, price, within):
         say(message)
     yield from run_all(plans, workers, backend)

@@ -234,6 +234,20 @@ def test_a_task_starts_from_the_encoder_of_another(
     assert [folder for folder, _ in built] == [start]
 
 
+def test_the_forecast_of_a_repetition_has_the_tasks_that_start_from_others(
+    encoder: Path,
+    write_task: WriteTask,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    transferring(monkeypatch)
+    tasks = [str(write_task(ROWS, ROWS[:9], name=name)) for name in ("b", "a")]
+    for overwrite in (False, True):
+        evaluate(encoder, tasks, protocol="passing-on", out=tmp_path / "out", overwrite=overwrite)
+        assert "4 fine-tunings: about" in capsys.readouterr().out
+
+
 def test_a_task_whose_start_is_not_asked_for(
     encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

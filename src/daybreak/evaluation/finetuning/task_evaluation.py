@@ -319,11 +319,15 @@ def stages(evaluations: Sequence[TaskEvaluation]) -> Iterator[list[TaskEvaluatio
         yield chained
 
 
-def planned_from(evaluation: TaskEvaluation, folder: Path) -> TaskEvaluation:
-    """Plan a chained evaluation; the model in ``folder`` replaces its starting model if that does not exist yet."""
+def planned_from(evaluation: TaskEvaluation, folder: Path, *, overwrite: bool = False) -> TaskEvaluation:
+    """Plan a chained evaluation; the model in ``folder`` replaces its starting model if that does not exist yet.
+
+    Args:
+        overwrite: as for ``TaskEvaluation.planned``.
+    """
     if not evaluation.folder.is_dir():
         evaluation = replace(evaluation, folder=folder, chained=False)
-    return evaluation.planned()
+    return evaluation.planned(overwrite=overwrite)
 
 
 def forecast(planned: Sequence[TaskEvaluation], workers: int, price: float | None, within: float | None) -> str:
