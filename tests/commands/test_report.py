@@ -116,6 +116,7 @@ def test_a_model_that_does_not_compare_segments_gets_a_warning(write_run, tmp_pa
     write_json(run.summary, summary)
     text = words(report([run.path], tmp_path / "report.html").read_text())
     assert "Use of context" in text and "0.70 accuracy 90 %" in text
+    assert "Run 2 visible all 29 visible tiny 6.50 4.25" in text
     assert ("not compare segments yet" in text) == warned
 
 

@@ -44,7 +44,7 @@ from daybreak.reporting.charts import (
 )
 from daybreak.reporting.runs import RunRecords
 from daybreak.schemas.probes import BucketScore, LayerProbe, MaskedWords, Probes, SimilarityProbe
-from daybreak.schemas.run import FillMask, RetrievalExample
+from daybreak.schemas.run import ContextUse, FillMask, RetrievalExample
 
 EXAMPLES_SHOWN = 8
 RANKERS = {"bm25": "BM25", "dense": "dense", "hybrid": "hybrid"}
@@ -252,23 +252,47 @@ def _masked_words_note(runs: Sequence[RunRecords], number: int, words: MaskedWor
 
 
 def context_use(runs: Sequence[RunRecords]) -> Block | None:
-    """Whether the models compare segments: the loss on masked tokens alone and beside copies."""
-    rows = []
-    for number, run in enumerate(runs):
-        if run.summary and (use := run.summary.context_use):
-            values = [(use.alone, use.alone_accuracy), (use.copy, use.copy_accuracy)]
-            values.append((use.noisy_copy, use.noisy_copy_accuracy))
-            cells = [join(f"{loss:.2f}", small(f"accuracy {100 * accuracy:.0f} %")) for loss, accuracy in values]
-            rows.append([run_name(runs, number), *cells, "yes" if use.attends_across_segments else "no"])
-    if not rows:
+    """Whether the models compare segments, and how much text around a masked token they use."""
+    measured = [
+        (run_name(runs, number), run.summary.context_use)
+        for number, run in enumerate(runs)
+        if run.summary and run.summary.context_use
+    ]
+    if not measured:
         return None
+    rows = []
+    for name, use in measured:
+        values = [(use.alone, use.alone_accuracy), (use.copy, use.copy_accuracy)]
+        values.append((use.noisy_copy, use.noisy_copy_accuracy))
+        cells = [join(f"{loss:.2f}", small(f"accuracy {100 * accuracy:.0f} %")) for loss, accuracy in values]
+        rows.append([name, *cells, "yes" if use.attends_across_segments else "no"])
     return section(
         "Use of context",
         table(("Run", "Alone", "Beside a copy", "Beside a noisy copy", "Compares segments"), rows),
+        *_visible_context(measured),
         caption="Loss on masked tokens of held-out text, in nats. A model that compares segments finds a masked token "
         "in a copy of its text; a noisy copy lacks a fifth of the other tokens. A model that does not compare segments "
         "cannot learn similarity, paraphrase or entailment.",
     )
+
+
+def _visible_context(measured: Sequence[tuple[Inline, ContextUse]]) -> list[Block]:
+    """The loss by the number of visible tokens, the whole span last."""
+    *few, whole = sorted({each.tokens for _, use in measured for each in use.visible}) or [0]
+    if not whole:
+        return []
+    rows = []
+    for name, use in measured:
+        losses = {each.tokens: f"{each.loss:.2f}" for each in use.visible}
+        rows.append([name, *(losses.get(tokens, UNKNOWN) for tokens in (*few, whole))])
+    return [
+        note(
+            "Loss on one masked token if only its nearest tokens are visible, half of them on each side: the further "
+            "it falls to the right, the more the model uses distant words.",
+            "quiet",
+        ),
+        table(("Run", *(f"{tokens} visible" for tokens in few), f"all {whole} visible"), rows),
+    ]
 
 
 def search(runs: Sequence[RunRecords], *, text: bool) -> Block | None:
