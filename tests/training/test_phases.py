@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from toy_run import Recorded, Stopped, equal, journaled, newest, rows_of, training
+import torch
+from toy_run import Neighbours, Recorded, Stopped, equal, journaled, lines, newest, rows_of, training
 
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import from_dict, to_dict
+from daybreak.data.sequences.views import ViewRows
+from daybreak.recipe import load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.loop import fit
 from daybreak.training.objectives.masked import Masked
+from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import LossHistory, SecondPhase, schedule_progress, second_phase_starts
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
+
+
+def same(progress: float) -> None:
+    """The conditions of a run that trains the same from start to end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lazy(Neighbours):
+    """Half of the targets stay visible, and the loss says so."""
+
+    @property
+    def given(self) -> float:
+        return 0.5
+
+    def loss(self, model: Encoder, batch: Batch, **more: Any) -> LossSum:
+        found = super().loss(model, batch, **more)
+        return replace(found, sum=0.5 * found.sum)
 
 
 def two(folder: Path, second: SecondPhase, **changes: Any) -> Recorded:
@@ -78,12 +101,12 @@ def test_the_second_phase_begins_at_its_fraction_or_when_the_loss_is_flat() -> N
         at = step / 1000
         falling = falling.add(at, 8.0 - step / 100)
         flat = flat.add(at, 6.0 if at > 0.1 else 8.0 - 20 * at)
-    assert not falling.flat and flat.flat
-    assert not second_phase_starts(SecondPhase(start=0.5), flat, 0.39, 7.0)
-    assert second_phase_starts(SecondPhase(start=0.5), falling, 0.5, 7.0)
-    assert second_phase_starts(SecondPhase(start=0.9, when_flat=True), flat, 0.39, 7.0)
-    assert not second_phase_starts(SecondPhase(start=0.9, when_flat=True), falling, 0.39, 7.0)
-    assert not second_phase_starts(SecondPhase(), flat, 0.99, 7.0)
+    assert not falling.flat(0.4, same) and flat.flat(0.4, same)
+    assert not second_phase_starts(SecondPhase(start=0.5), flat, 0.4, 7.0, same)
+    assert second_phase_starts(SecondPhase(start=0.5), falling, 0.5, 7.0, same)
+    assert second_phase_starts(SecondPhase(start=0.9, when_flat=True), flat, 0.4, 7.0, same)
+    assert not second_phase_starts(SecondPhase(start=0.9, when_flat=True), falling, 0.4, 7.0, same)
+    assert not second_phase_starts(SecondPhase(), flat, 0.99, 7.0, same)
 
 
 def test_a_flat_loss_on_the_unigram_plateau_does_not_start_the_second_phase() -> None:
@@ -91,9 +114,55 @@ def test_a_flat_loss_on_the_unigram_plateau_does_not_start_the_second_phase() ->
     for step in range(400):
         losses = losses.add(step / 1000, 6.3 if step < 100 else 6.2)
     second = SecondPhase(start=0.9, when_flat=True)
-    assert losses.flat and not second_phase_starts(second, losses, 0.39, 6.25)
-    assert second_phase_starts(second, losses, 0.39, 6.5)
-    assert second_phase_starts(second, losses, 0.9, 6.25)  # the plateau does not delay the start that the recipe names
+    assert losses.flat(0.4, same) and not second_phase_starts(second, losses, 0.4, 6.25, same)
+    assert second_phase_starts(second, losses, 0.4, 6.5, same)
+    # The plateau does not delay the start that the recipe names.
+    assert second_phase_starts(second, losses, 0.9, 6.25, same)
+
+
+def test_the_plateau_is_that_of_the_training_loss_in_which_some_targets_stay_visible() -> None:
+    """A unigram model copies them, so its training loss is a tenth lower with BERT's split."""
+    plain, bert = training(None), training(None, objective=Masked(split=(0.8, 0.1, 0.1)))
+    assert plain.plateau_loss == plain.validation.unigram_loss
+    assert bert.plateau_loss == pytest.approx(0.9 * plain.plateau_loss)
+
+
+def test_a_run_on_the_plateau_of_its_training_loss_stays_in_the_first_phase(tmp_path: Path) -> None:
+    """With a learning rate of nearly 0 and half of the targets visible, the loss is flat from the start, and the
+    unigram baseline without visible targets is far above it."""
+    seen = two(tmp_path, SecondPhase(length=24, when_flat=True))
+    lazy = replace(seen.training, objective=Lazy(), optimizer=torch.optim.SGD(seen.training.model.parameters(), 1e-9))
+    assert fit(lazy, checkpoint.START).second_from is None
+
+
+@pytest.mark.parametrize("change", [0.15, 0.25, 0.3625])
+def test_losses_before_and_after_a_change_of_what_is_trained_do_not_compare(change: float) -> None:
+    """The loss rises by a third at the change and then falls steadily."""
+    losses, fired = LossHistory(), []
+    flagship = replace(training(None), objective=CausalThenMasked(causal_fraction=0.15))
+    flagship = replace(flagship, phases=(replace(flagship.phases[0], view=lambda now: now < 0.25),))
+    for step in range(1000):
+        at = step / 1000
+        if losses.flat(at, flagship.conditions):
+            fired.append(at)
+        losses = losses.add(at, (3.0 if at < change else 4.0) * (1 - 0.3 * at))
+    assert fired == []
+
+
+@pytest.mark.parametrize("name", ["2026-11-25-tiny-30m", "2026-11-24-mini-2h"])
+def test_no_recorded_run_of_the_flagship_counts_as_flat(name: str) -> None:
+    """Their losses rise at 0.15 (masked tokens), 0.25 (fewer views) and 0.9 (finish), and fall all the time between."""
+    record = Path(__file__).parents[2] / "records" / name
+    recipe = load_recipe(record)
+    made, losses = training(None, objective=recipe.objective, finish=recipe.finish), LossHistory()
+    assert isinstance(recipe.rows, ViewRows)
+    made = replace(made, phases=(replace(made.phases[0], view=lambda now: now < recipe.rows.until),))
+    always, fired = 0, []
+    for step in lines(record / "metrics.jsonl"):
+        always += losses.flat(step["progress"], same)
+        fired += [step["progress"]] if losses.flat(step["progress"], made.conditions) else []
+        losses = losses.add(step["progress"], step["loss"])
+    assert always > 0 and fired == []
 
 
 def test_the_history_survives_json_and_holds_hundredths() -> None:

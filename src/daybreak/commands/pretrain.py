@@ -289,11 +289,10 @@ def _train(
         page = stack.enter_context(closing(LivePage(run)))
         seconds = budget.amount - training.decisions.reserve_seconds if budget.unit == "seconds" else None
         work = stack.enter_context(working("Training"))
-        # Loss of a unigram model that copies the tokens that it is given.
-        plateau = training.validation.unigram_loss * (1 - training.objective.given)
         forecast = _forecast_monitor(job, training)
         remark = forecast.remark if forecast else str
         optional: list[Monitor] = [monitor for monitor in (forecast, remote) if monitor]
+        plateau = training.plateau_loss
         live, warning = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(job.recipe))
         monitors: list[Monitor] = [*optional, live, warning, page]
         training = replace(training, journal=journal, monitors=monitors, telemetry=telemetry)

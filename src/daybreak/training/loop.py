@@ -50,7 +50,7 @@ def fit(training: Training, progress: Progress) -> Progress:
     peaks = [group["lr"] for group in training.optimizer.param_groups]
     recorder, timer = StepRecorder(training), CheckpointTimer()
     mark = None
-    unigram_loss = training.validation.unigram_loss if training.phase2.when_flat else 0.0
+    plateau_loss = training.plateau_loss if training.phase2.when_flat else 0.0
     training.model.train()
     with Signals() as signals, restore_peak_rates(training, peaks):
         while True:
@@ -72,7 +72,9 @@ def fit(training: Training, progress: Progress) -> Progress:
                     training.journal.trace(at)
                 # Phase changes take effect only after the step succeeds; a retry repeats them.
                 before = keep_milestones(training, progress, tick)  # includes the moments that a new phase may clear
-                at_start = second_phase_starts(training.phase2, before.losses, tick.progress, unigram_loss)
+                at_start = second_phase_starts(
+                    training.phase2, before.losses, tick.progress, plateau_loss, training.conditions
+                )
                 second_starts = before.second_from is None and at_start
                 if second_starts:
                     before = replace(before, second_from=tick.progress)

@@ -13,7 +13,9 @@ BINS = 100
 """Number of bins of progress over which losses are averaged."""
 FLAT_BINS = 10
 FLAT_GAIN = 0.005
-"""The loss is flat if its mean over FLAT_BINS bins is less than this fraction below that of the bins before."""
+"""The loss is flat if its mean over FLAT_BINS bins is less than this fraction below that of the bins before. Bins with
+another stage, mask rate or kind of sequences do not compare: the loss may rise at the change although the model learns.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,28 +95,40 @@ class LossHistory:
         passed = int(progress * BINS) - len(self.bins)
         return LossHistory(bins=self.bins + (updated.sum / updated.count,) * passed)
 
-    @property
-    def flat(self) -> bool:
-        """Whether the loss has stopped falling."""
-        if len(self.bins) < 2 * FLAT_BINS:
+    def flat(self, progress: float, conditions: Callable[[float], Hashable]) -> bool:
+        """Whether the loss has stopped falling by ``progress``, over bins in which it measures the same.
+
+        Args:
+            conditions: progress -> what the loss depends on besides the weights, see ``Training.conditions``.
+        """
+        first = len(self.bins) - 2 * FLAT_BINS
+        if first < 0 or conditions(first / BINS) != conditions(progress):
             return False
         before, updated = sum(self.bins[-2 * FLAT_BINS : -FLAT_BINS]), sum(self.bins[-FLAT_BINS:])
         return updated > before * (1 - FLAT_GAIN)
 
 
-def second_phase_starts(second: SecondPhase, losses: LossHistory, progress: float, unigram_loss: float) -> bool:
+def second_phase_starts(
+    second: SecondPhase,
+    losses: LossHistory,
+    progress: float,
+    plateau_loss: float,
+    conditions: Callable[[float], Hashable],
+) -> bool:
     """Whether the second phase starts at this progress.
 
     A flat loss starts the phase only below the unigram baseline: on the unigram plateau the loss is flat as well, and
     longer sequences do not help there.
 
     Args:
-        unigram_loss: loss of the unigram baseline, nats.
+        plateau_loss: training loss of the unigram baseline, nats.
+        conditions: see ``LossHistory.flat``.
     """
     if not second.enabled:
         return False
-    flat = second.when_flat and losses.flat and losses.bins[-1] < unigram_loss - PLATEAU_MARGIN
-    return progress >= second.start or flat
+    if progress >= second.start:
+        return True
+    return second.when_flat and losses.flat(progress, conditions) and losses.bins[-1] < plateau_loss - PLATEAU_MARGIN
 
 
 def schedule_progress(second: SecondPhase, second_from: float | None, progress: float) -> float:

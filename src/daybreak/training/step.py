@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -109,6 +109,16 @@ class Training:
         if self.finishing(at):
             return self.phases[-1]
         return self.phases[0 if progress.second_from is None else 1]
+
+    @property
+    def plateau_loss(self) -> float:
+        """Training loss of a unigram model that copies the targets that stay visible, nats."""
+        return self.validation.unigram_loss * (1 - self.objective.given)
+
+    def conditions(self, at: float) -> Hashable:
+        """What the training loss of the first phase at progress ``at`` depends on besides the weights."""
+        now, view = objective_progress(self, at), self.phases[0].view
+        return self.finishing(at), self.objective.conditions(now), view(now) if view else None
 
     def epochs(self, progress: Progress) -> float:
         """Number of passes over the text; after a change of length an estimate by the sequences of the current

@@ -6,6 +6,7 @@ B sequences, L positions, K targets of a sequence, D hidden size.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,13 @@ class Objective(Component):
     @abstractmethod
     def stage(self, progress: float) -> str:
         """Return the name of the stage at this progress."""
+
+    def conditions(self, progress: float) -> Hashable:
+        """Return what the loss at this progress depends on besides model and sequences; losses of equal ones compare.
+
+        An objective that changes within a stage, by its mask rate for example, overrides this.
+        """
+        return self.stage(progress)
 
     @property
     def given(self) -> float:
@@ -86,6 +94,10 @@ class CausalThenMasked(Objective):
 
     def stage(self, progress: float) -> str:
         return "causal" if progress < self.causal_fraction else "masked"
+
+    def conditions(self, progress: float) -> Hashable:
+        stage = self.stage(progress)
+        return stage, self.mask_rate(progress) if stage == "masked" else None
 
     def mask_rate(self, progress: float) -> float:
         inside = (progress - self.causal_fraction) / (1.0 - self.causal_fraction)
