@@ -312,6 +312,22 @@ def test_fresh_deletes_nothing_before_all_is_looked_at(
     assert sorted(run.rglob("*")) == before
 
 
+def test_an_automatic_restart_does_not_delete_the_run_again(
+    finished: Path, data: Path, shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """torchrun --max-restarts repeats the whole command, --overwrite included."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    same = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", "--overwrite", *shape]
+    assert exit_code(*same) == 0
+    said = capsys.readouterr().out
+    assert "--overwrite is ignored" in said and "is finished" in said
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
 def test_a_run_that_another_process_trains_is_left_alone(
     run: Path, data: Path, shape: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,7 @@ def pretrain(
     """Train ``recipe`` on prepared ``data`` into the run folder ``out``; the same call again resumes it.
 
     Args:
-        overwrite: delete ``out`` first, after the arguments are checked.
+        overwrite: delete ``out`` first, after the arguments are checked, but not at an automatic restart by torchrun.
         fill_memory: use the largest microbatch that fits into the memory instead of the fastest one.
         accept_tokenizer: train a recipe of a paper although the data have another tokenizer than it trains.
         started: ``time.monotonic()`` at which the budget starts; now when None.
@@ -154,6 +154,9 @@ def pretrain(
     job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started, fill_memory=fill_memory)
     if not accept_tokenizer:
         check_tokenizer(run, recipe, shards.manifest)
+    if overwrite and worlds.is_restart():
+        say("torchrun started this process again, so --overwrite is ignored and the run continues.")
+        overwrite = False
     if overwrite:
         meta_model(recipe, shards.manifest.vocabulary)
         run.delete([data, *source_folders(recipe)])

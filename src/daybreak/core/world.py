@@ -107,6 +107,11 @@ class World:
         return total
 
 
+def is_restart() -> bool:
+    """Whether torchrun started this process again after a crash, with the same command (``--max-restarts``)."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
 @contextmanager
 def peers() -> Iterator[None]:
     """Turn torch's errors about a lost peer into PeerLost. Use it only around messages between ranks."""
