@@ -14,6 +14,7 @@ REQUIRED = (
     "safetensors>=0.5",
     "scikit-learn>=1.6",
     "scipy>=1.14",
+    "threadpoolctl>=3.5",
     "joblib>=1.5",
     "rich>=14",
     "tyro>=1.0.17,<2",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from daybreak.core.errors import UserError
 from daybreak.data.sequences.shards import TokenStream
@@ -71,6 +72,17 @@ def test_the_same_seed_gives_the_same_vectors(stream: TokenStream) -> None:
     first, again, other = (word_vectors(stream, VOCABULARY, SIZE, SPECIAL, config, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, other)
+
+
+def test_any_number_of_threads_gives_the_same_bits(make_stream: MakeStream) -> None:
+    """A replay on another number of cores repeats the vectors. The table must be large enough to be divided."""
+    random = np.random.default_rng(0)
+    stream, config = make_stream(FIRST + random.zipf(1.2, 60_000) % 900), WordVectors(weight=1.0)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            found.append(word_vectors(stream, 1000, 64, SPECIAL, config, 0))
+    assert found[0].any() and found[0].tobytes() == found[1].tobytes()
 
 
 def test_only_so_many_tokens_are_counted(make_stream: MakeStream) -> None:

@@ -57,9 +57,17 @@ def word_vectors(
         special: ids that get no vector.
         seed: determines the start of the randomized decomposition and the rotation of the vectors.
     """
-    from sklearn.utils.extmath import randomized_svd
+    from threadpoolctl import threadpool_limits
 
     ppmi = _ppmi(*_cooccurrences(stream, vocabulary, special, config))
+    with threadpool_limits(1, "blas"):  # the order of summation, and so the bits, depend on the number of threads
+        return _decomposed(ppmi, vocabulary, size, seed)
+
+
+def _decomposed(ppmi: np.ndarray, vocabulary: int, size: int, seed: int) -> np.ndarray:
+    """Return float32 [V, D] from the table float32 [V, C]."""
+    from sklearn.utils.extmath import randomized_svd
+
     random = np.random.default_rng(seed)
     components = min(size, *ppmi.shape)
     left, scale, _ = randomized_svd(ppmi, components, n_iter=2, random_state=int(random.integers(1 << 31)))
