@@ -61,6 +61,17 @@ def test_the_second_phase_has_its_own_rows_batch_and_schedule(tmp_path: Path) ->
     assert done.second_from == pytest.approx(0.6)
 
 
+def test_epochs_add_up_over_phases_from_the_runs_own_first_step(tmp_path: Path) -> None:
+    """An epoch of the second phase has half as many sequences of twice the length."""
+    made = two(tmp_path, SecondPhase(start=0.6, length=24, batch=4)).training
+    made = replace(made, phases=(made.phases[0], replace(made.phases[1], rows_per_epoch=500)))
+    extending = replace(checkpoint.START, position=5000, first=5000)
+    done = fit(made, extending)
+    assert made.epochs(done) == pytest.approx(18 * 8 / 1000 + 12 * 4 / 500)
+    # A checkpoint of an earlier version does not count them.
+    assert made.epochs(replace(done, epochs=None)) == pytest.approx((18 * 8 + 12 * 4) / 1000)
+
+
 def test_a_fresh_schedule_has_a_fresh_optimizer_and_the_old_one_goes_on_without(tmp_path: Path) -> None:
     """Adam's own step count says what it remembers."""
     counts = {}

@@ -39,6 +39,9 @@ class Progress:
     """Processes that ended before the end of the budget."""
     time_by_category: dict[str, float]
     """Seconds by category, see ``Summary.time_by_category``."""
+    epochs: float | None = None
+    """Passes over the text: the sequences of each phase as a fraction of its epoch. None in checkpoints of earlier
+    versions."""
     second_from: float | None = None
     """Progress at which the second phase started; None before, and in a run of one phase."""
     losses: LossHistory = LossHistory()
@@ -74,7 +77,15 @@ class Progress:
 
 
 START = Progress(
-    step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, time_by_category={}, first_step_at=None
+    step=0,
+    position=0,
+    tokens=0,
+    targets=0,
+    elapsed=0.0,
+    resumes=0,
+    time_by_category={},
+    epochs=0.0,
+    first_step_at=None,
 )
 
 

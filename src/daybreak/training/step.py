@@ -121,9 +121,10 @@ class Training:
         return self.finishing(at), self.objective.conditions(now), view(now) if view else None
 
     def epochs(self, progress: Progress) -> float:
-        """Number of passes over the text; after a change of length an estimate by the sequences of the current
-        phase."""
-        return progress.position / self.phase(progress, 0.0).rows_per_epoch
+        """Number of passes over the text since the run's own first step."""
+        if progress.epochs is None:  # a checkpoint of an earlier version: an estimate by the first phase
+            return progress.rows / self.phases[0].rows_per_epoch
+        return progress.epochs
 
     def rows_of_step(self, progress: Progress, at: float) -> int:
         """Sequences of the next step over all devices, independent of their number."""
@@ -289,7 +290,7 @@ def take_step(
     Raises:
         MicrobatchTooLarge, CompilationFailed: on all ranks, if one of them cannot continue; nothing has changed.
     """
-    rows = training.rows_of_step(progress, at)
+    rows, phase = training.rows_of_step(progress, at), training.phase(progress, at)
     sums = accumulate(training, progress, at, rows, stop_requested)
     training.clock.receive(sums.clock_sums)
     if second_starts and training.phase2.lr > 0:  # after the losses: a step that fails is repeated
@@ -314,7 +315,8 @@ def take_step(
         progress,
         step=progress.step + 1,
         position=progress.position + rows,
-        tokens=progress.tokens + rows * training.phase(progress, at).length,
+        tokens=progress.tokens + rows * phase.length,
+        epochs=training.epochs(progress) + rows / phase.rows_per_epoch,
         targets=progress.targets + int(sums.targets),
         losses=progress.losses.add(at, loss) if updated and training.phase2.when_flat else progress.losses,
         health=health,
