@@ -210,6 +210,20 @@ def test_processes_that_are_killed_before_their_first_step_are_charged(data: Pat
     assert sum(found.progress.time_by_category.values()) == pytest.approx(15.0, abs=1.0)
 
 
+@pytest.mark.parametrize(("kept", "best"), [(2, 5.0), (4, None)])
+def test_the_best_loss_goes_with_a_checkpoint_of_a_lost_step(
+    data: Path, tmp_path: Path, kept: int, best: float | None
+) -> None:
+    """A better one at step 4 replaced that of step 2, and the run was killed before its next checkpoint."""
+    asked = order(data, tmp_path)
+    training = begun(asked)
+    parts = training.model, training.optimizer
+    checkpoint.save(asked.run.checkpoints, replace(START, step=3, best=5.0), *parts)
+    checkpoint.save(asked.run.best, replace(START, step=kept), *parts)
+    write_json(asked.run.decisions, training.decisions)
+    assert setup_training(asked, training.decisions, World())[1].best == best
+
+
 def test_a_host_that_only_holds_stacks_of_an_earlier_process_may_join_again(data: Path, tmp_path: Path) -> None:
     """The run's records lie with the first process; what a killed one left elsewhere is no other run."""
     asked = order(data, tmp_path / "run")

@@ -26,9 +26,16 @@ def test_the_best_is_compared_with_the_end_on_the_same_rows(
 ) -> None:
     """The best interim loss of 5.085 is of easier rows than the final 5.286, which is no rise."""
     run = RunFolder(tmp_path)
-    run.best.mkdir()
+    (run.best / "step-000000004").mkdir(parents=True)
     _keep_best(run, replace(START, best=5.085), replace(FINAL, interim_loss=interim))
     assert ("--best" in capsys.readouterr().out) == advised == run.best.exists()
+
+
+def test_a_best_checkpoint_that_is_gone_is_not_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunFolder(tmp_path)
+    run.best.mkdir()
+    _keep_best(run, replace(START, best=4.0), FINAL)
+    assert capsys.readouterr().out == "" and not run.best.exists()
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,12 @@ class Stop(Clock):
         return self._inner.elapsed()
 
 
+def test_a_best_loss_without_its_checkpoint_is_forgotten_on_going_back(tmp_path: Path) -> None:
+    """The checkpoint was of a step that is repeated, so the next validation keeps one again."""
+    done = journaled(training(tmp_path, objective=SICK), replace(START, best=4.0))
+    assert read_json(RunFolder(tmp_path).decisions, Decisions).changes and done.best is None
+
+
 def test_speed_is_never_negative_after_going_back(tmp_path: Path) -> None:
     watch = Watch()
     journaled(training(tmp_path, objective=SICK, monitors=(watch,)))

@@ -25,6 +25,7 @@ from daybreak.pretraining.setup import PretrainingJob, heldout_losses, sample_te
 from daybreak.recipe import smaller_than
 from daybreak.schemas.changes import MachineRecord, MachineUse
 from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Summary, ValidationRecord
+from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Tick
 from daybreak.training.loop import save, validate
@@ -119,7 +120,7 @@ def context_line(context: ContextUse) -> str:
 def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:
     """Keep the best interim checkpoint only if the final model is clearly worse on the same sequences."""
     end = final.loss if final.interim_loss is None else final.interim_loss
-    if progress.best is not None and progress.best < end - CLEARLY and run.best.exists():
+    if progress.best is not None and progress.best < end - CLEARLY and checkpoint.any_in(run.best):
         say(
             f"An earlier checkpoint has a lower loss on the same held-out sequences ({progress.best:.3f}, now "
             f"{end:.3f}): daybreak export {run.path} --best --out DIR exports it."

@@ -210,6 +210,8 @@ def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -
         checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, time_by_category=charged))
         for folder in (run.checkpoints, run.best, run.branch, run.late):
             checkpoint.drop_after(folder, progress.step)  # incomplete checkpoints and those of lost steps
+        if not checkpoint.any_in(run.best):  # it belonged to a lost step
+            progress = replace(progress, best=None)
         lost = cut_back(run, progress.step)
     say(f"Resuming at step {progress.step}, {duration(heartbeat)} used so far, {lost} steps lost.")
     return progress, heartbeat

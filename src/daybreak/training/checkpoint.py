@@ -263,6 +263,11 @@ def drop_after(folder: Path, step: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def any_in(folder: Path) -> bool:
+    """Whether the folder holds a checkpoint."""
+    return any(folder.glob("step-*"))
+
+
 def unique_state(model: Encoder) -> list[tuple[str, torch.Tensor]]:
     """Named parameters, shared ones once (the model restores a tied decoder)."""
     return [(name, parameter.detach().contiguous()) for name, parameter in model.named_parameters()]

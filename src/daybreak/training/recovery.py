@@ -127,6 +127,8 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
         # Delete later checkpoints before writing the new decisions, so that a kill in between resumes correctly.
         for folder in (training.run.checkpoints, training.run.best, training.run.branch, training.run.late):
             checkpoint.drop_after(folder, before.step)
+        if not checkpoint.any_in(training.run.best):
+            before = replace(before, best=None)
     return _record_decisions(training, decisions, before.step), before
 
 
