@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ import toy
 from daybreak import cli
 from daybreak.commands import pretrain
 from daybreak.core.files import read_json
+from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.pretraining import setup
 from daybreak.training import loop
@@ -33,22 +33,22 @@ from daybreak.training.validation import Validation
 
 
 class Stopwatch:
-    """``time.monotonic()`` with pauses."""
+    """``uptime()`` with pauses."""
 
     def __init__(self) -> None:
         self._paused = 0.0
         self._since: float | None = None
 
     def now(self) -> float:
-        return (time.monotonic() if self._since is None else self._since) - self._paused
+        return (uptime() if self._since is None else self._since) - self._paused
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        begun = self._since = time.monotonic()
+        begun = self._since = uptime()
         try:
             yield
         finally:
-            self._paused += time.monotonic() - begun
+            self._paused += uptime() - begun
             self._since = None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from benchmark_scripts import LENGTH, SHAPE, VOCABULARY, beside, script
 
 from daybreak.core.batch import Batch
 from daybreak.core.budget import Budget
+from daybreak.core.process import uptime
 from daybreak.core.world import World
 from daybreak.training.validation import Validation
 
@@ -52,7 +52,7 @@ def test_an_evaluation_happens_at_its_marks_and_takes_no_time() -> None:
 
 def test_a_clock_does_not_charge_for_the_evaluation() -> None:
     judged = script("judged")
-    clock = judged.JudgedClock(Budget.parse("100s"), World(), started=time.monotonic() - 10.0)
+    clock = judged.JudgedClock(Budget.parse("100s"), World(), started=uptime() - 10.0)
     before = clock.elapsed()
     with clock.watch.pause():
         assert clock.elapsed() == clock.elapsed() < 100

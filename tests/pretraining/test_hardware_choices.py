@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
+from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
@@ -46,9 +46,7 @@ def _cheap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def order(data: Path, folder: Path, **changes: Any) -> PretrainingJob:
     parts = {"model": SMALL, "length": 32, "batch": 8, "precision": "float32", "budget": "40steps"}
     recipe = replace(load_recipe("tiny"), **{**parts, "finish": Finish(), **changes})
-    return PretrainingJob(
-        recipe=recipe, shards=open_shards(data), data=data, run=RunFolder(folder), started=time.monotonic()
-    )
+    return PretrainingJob(recipe=recipe, shards=open_shards(data), data=data, run=RunFolder(folder), started=uptime())
 
 
 def begun(asked: PretrainingJob) -> Training:
@@ -201,7 +199,7 @@ def test_processes_that_are_killed_before_their_first_step_are_charged(data: Pat
     checkpoint.save(asked.run.checkpoints, replace(START, step=3, elapsed=7.0), training.model, training.optimizer)
     write_json(asked.run.decisions, training.decisions)
     for earlier in range(3):
-        late = replace(asked, started=time.monotonic() - 5.0)
+        late = replace(asked, started=uptime() - 5.0)
         resumed_training, progress = setup_training(late, training.decisions, World())
         assert progress.elapsed == pytest.approx(7.0 + 5.0 * earlier, abs=1.0)  # what came before this process
         assert resumed_training.clock.elapsed() == pytest.approx(12.0 + 5.0 * earlier, abs=1.0)

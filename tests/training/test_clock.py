@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from daybreak.core import process
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
@@ -78,6 +80,21 @@ def test_a_time_budget_counts_from_the_start_and_progress_from_the_first_step() 
     assert clock.tick(5, 99).progress == 35 / 50 and clock.first_step_at == 10.0
     time.now += 1_000
     assert clock.tick(6, 99).progress == 1.0
+
+
+def test_a_suspended_machine_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux stops time.monotonic() while the machine is suspended, but not the clock since its start."""
+    now = {"monotonic": 500.0, "boot": 800.0}
+    boot = types.SimpleNamespace(
+        CLOCK_BOOTTIME=7, monotonic=lambda: now["monotonic"], clock_gettime=lambda clock: {7: now["boot"]}[clock]
+    )
+    monkeypatch.setattr(process, "time", boot)
+    clock = BudgetClock(Budget.parse("100s"), World(), started=process.uptime())
+    assert clock.tick(0, 0) == Tick(0.0, 0.0)
+    now["boot"] += 40.0
+    assert clock.tick(1, 0) == Tick(40.0, 0.4)
+    del boot.CLOCK_BOOTTIME  # a system without it
+    assert process.uptime() == 500.0
 
 
 @pytest.mark.parametrize(("first_step_at", "progress"), [(None, 0.0), (20.0, 0.5), (0.0, 0.6)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.formatting import check_price
 from daybreak.core.locks import PATIENCE, alone_in
-from daybreak.core.process import process_started
+from daybreak.core.process import process_started, uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
@@ -133,7 +132,7 @@ def pretrain(
         overwrite: delete ``out`` first, after the arguments are checked, but not at an automatic restart by torchrun.
         fill_memory: use the largest microbatch that fits into the memory instead of the fastest one.
         accept_tokenizer: train a recipe of a paper although the data have another tokenizer than it trains.
-        started: ``time.monotonic()`` at which the budget starts; now when None.
+        started: ``daybreak.core.process.uptime()`` at which the budget starts; now when None.
 
     Returns:
         The summary that is also written to ``out``; immediately if the run is finished. None on all processes of a run
@@ -144,7 +143,7 @@ def pretrain(
             budget is below 20 steps, for example.
         Interrupted: a signal was received; a checkpoint is saved and the same call resumes from it.
     """
-    started = time.monotonic() if started is None else started
+    started = uptime() if started is None else started
     recipe.check()
     recipe.refuse_without_origin()
     check_trackers(watching.track)
@@ -233,7 +232,7 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
         raise
     # Steps run for measurement count as start time.
     saving = training.time_by_category["checkpoint"] - charged["checkpoint"]
-    starting = max(0.0, time.monotonic() - job.started - saving)
+    starting = max(0.0, uptime() - job.started - saving)
     training.time_by_category.update(
         charged | {"checkpoint": charged["checkpoint"] + saving, "start": charged["start"] + starting}
     )

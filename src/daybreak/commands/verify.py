@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from tyro.conf import Positional
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, load_recipe_file, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
+from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.shards import open_shards
 from daybreak.schemas.records import Verified
@@ -63,9 +63,7 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     world = worlds.start()
     try:
         use_device(decisions)
-        job = PretrainingJob(
-            recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=time.monotonic()
-        )
+        job = PretrainingJob(recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=uptime())
         saved = find_weights(folder, trace)
         start = find_start(saved, last, len(trace)) if last else None
         first = start.progress.step if start else 0

@@ -13,15 +13,26 @@ WATCH_SECONDS = 1.0
 """Seconds between checks of the parent process."""
 
 
+def uptime() -> float:
+    """Return seconds since the machine started, the time in which it was suspended included: the clock of a budget.
+
+    Linux stops ``time.monotonic()`` while the machine is suspended, so it serves only where there is no other clock.
+    """
+    try:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError):
+        return time.monotonic()
+
+
 def process_started() -> float:
-    """Return the ``time.monotonic()`` of this process' start; the current time if the system does not report it."""
+    """Return the ``uptime()`` of this process' start; the current one if the system does not report it."""
+    now = uptime()
     try:
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         ticks = int(fields[19])  # field 22 of proc(5), counted after the command's name
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-        return time.monotonic() - max(0.0, age)
-    except (OSError, ValueError, IndexError, AttributeError):
-        return time.monotonic()
+        return min(now, ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return now
 
 
 def status_bytes(name: str) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from daybreak.core.budget import Budget
-from daybreak.core.process import peak_bytes
+from daybreak.core.process import peak_bytes, uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import quiet
 from daybreak.core.world import World
@@ -70,13 +70,13 @@ def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
     Raises:
         UserError: not even one sequence fits into the memory of this device.
     """
-    started = time.monotonic()
+    started = uptime()
     with tempfile.TemporaryDirectory() as scratch, quiet():
         untimed = replace(recipe, budget="1000000steps")
         job = PretrainingJob(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=started)
         training, progress = setup_training(job, first_decisions(untimed, World()), World())
         training = with_measurements(job, training, progress)
-        steps_started = time.monotonic()
+        steps_started = uptime()
         steps = [_seconds(training, progress, at) for at in MOMENTS]
         final = training.validation.whole_seconds(training.validation.row_seconds)
         step = len(steps) / sum(1.0 / seconds for seconds in steps)  # harmonic mean: tokens add up over time

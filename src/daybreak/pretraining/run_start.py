@@ -10,6 +10,7 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
+from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.shards import Shards
 from daybreak.recipe import Recipe, first_difference, load_recipe, of_a_paper, resolved
@@ -105,9 +106,9 @@ def write_start(
 
     Args:
         data: the folder of ``shards``.
-        started: ``time.monotonic()`` from which the budget counts.
+        started: ``uptime()`` from which the budget counts.
     """
-    write_json(run.environment, probe.describe(device, time.time() - (time.monotonic() - started)))
+    write_json(run.environment, probe.describe(device, time.time() - (uptime() - started)))
     write_json(run.manifest, _for_readers(shards.manifest))
     if (data / CORPUS_FILE).is_file():  # older data lack it
         write_json(run.corpus, _without_places(read_json(data / CORPUS_FILE, CorpusReport)))

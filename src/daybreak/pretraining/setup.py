@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from daybreak.core.batch import Batch
 from daybreak.core.budget import Budget
 from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
+from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.core.world import World
@@ -61,7 +61,7 @@ class PretrainingJob:
     data: Path
     run: RunFolder
     started: float
-    """``time.monotonic()`` from which the budget counts."""
+    """``uptime()`` from which the budget counts."""
     fill_memory: bool = False
     """Use the largest microbatch that fits into the memory instead of the fastest one."""
 
@@ -205,7 +205,7 @@ def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -
     if world.is_first:
         # The charge is written before the trace that proves it is cut. It includes the start of this process, which
         # leaves no heartbeat if it is killed before its first step.
-        starting = time.monotonic() - job.started
+        starting = uptime() - job.started
         charged = {**by_category, "start": by_category.get("start", 0.0) + starting}
         checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, time_by_category=charged))
         for folder in (run.checkpoints, run.best, run.branch, run.late):

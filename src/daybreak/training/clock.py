@@ -10,7 +10,6 @@ warm-up or the causal stage.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import torch
 
 from daybreak.core.budget import Budget
 from daybreak.core.files import read_json_lines
+from daybreak.core.process import uptime
 from daybreak.core.serialization import from_dict
 from daybreak.core.world import World
 from daybreak.schemas.run import TraceRecord
@@ -84,7 +84,7 @@ class BudgetClock(Clock):
     """Clock that measures a budget.
 
     Args:
-        started: ``time.monotonic()`` from which this process is charged.
+        started: ``uptime()`` from which this process is charged.
         already: seconds charged to earlier processes of the run, up to their last heartbeat.
         reserve: seconds of a time budget reserved for the last validation and the export.
         first_step_at: seconds charged when the first step starts; None to set it at the first tick.
@@ -99,7 +99,7 @@ class BudgetClock(Clock):
         already: float = 0.0,
         reserve: float = 0.0,
         first_step_at: float | None = None,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = uptime,
     ):
         self._budget = budget
         self._world = world
