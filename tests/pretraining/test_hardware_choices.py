@@ -102,6 +102,13 @@ def test_more_processes_than_rows_are_refused_at_once(data: Path, tmp_path: Path
     assert "at most 8" in error.value.remedy
 
 
+def test_more_processes_than_a_step_of_the_finish_has_rows_are_refused_at_once(data: Path, tmp_path: Path) -> None:
+    """A step of 8 sequences of 32 positions has as many tokens as 4 of 64."""
+    recipe = order(data, tmp_path, finish=Finish(start=0.9, length=64)).recipe
+    with pytest.raises(UserError, match="4 sequences cannot be divided among 5 processes"):
+        first_decisions(recipe, World(rank=0, size=5))
+
+
 # ---------------------------------------------------------------- resumes
 
 

@@ -37,7 +37,8 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
     device = probe.choose_device()
     rates = probe.matmul_rates(device)
     batch = recipe.global_batch(world.size)
-    fewest = min(rows for rows in (batch, recipe.phase2.batch, recipe.finish.batch, recipe.ramp.batch_multiple) if rows)
+    finish = recipe.finish.sequences(batch, recipe.length) if recipe.finish.enabled else 0
+    fewest = min(rows for rows in (batch, recipe.phase2.batch, finish, recipe.ramp.batch_multiple) if rows)
     _check_batch(fewest, world)
     part = -(-batch // world.size)
     microbatch = recipe.microbatch or (part if part <= MANY_ROWS else 0)
