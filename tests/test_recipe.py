@@ -132,6 +132,18 @@ def test_a_size_or_faithfulness_that_is_not_there_is_refused(asked: dict[str, An
         load_recipe(tmp_path, size="mini")
 
 
+def test_a_folder_with_the_name_of_a_recipe_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of downloaded files, or a run that was named after its recipe."""
+    monkeypatch.chdir(tmp_path)
+    Path("crammed").mkdir()
+    assert load_recipe("crammed", size="mini") == shipped_recipe("crammed").build("mini", False)  # type: ignore[misc]
+    write_json(Path("crammed") / "recipe.json", resolved(load_recipe("tiny")))
+    assert load_recipe("crammed").name == "crammed"
+    assert load_recipe("./crammed") == load_recipe(Path("crammed")) == load_recipe("tiny")
+    with pytest.raises(UserError, match="one size only"):
+        load_recipe("./crammed", size="mini")
+
+
 @pytest.mark.parametrize(("name", "steps"), [("bert-2018", 10_000), ("scibert", 1_000), ("bert-gpu", 10_000)])
 def test_a_faithful_bert_warms_up_in_steps(name: str, steps: int) -> None:
     """Exact for budgets in steps and tokens; of a time budget the number of steps is not known."""

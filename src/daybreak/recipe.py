@@ -261,6 +261,8 @@ def load_recipe(source: str | Path, *, size: str = "", faithful: bool = False) -
     """Load a recipe by name, from a Python file that defines ``recipe``, from a recipe.json, or from a run folder.
 
     Args:
+        source: a string that is the name of a recipe means that recipe, also where a folder has the same name; write
+            ./NAME for the folder.
         size: one of SIZES, for a recipe that ships; empty for its own size.
         faithful: keep the settings of the original, also where DEVIATIONS names a reason to change them.
 
@@ -268,21 +270,23 @@ def load_recipe(source: str | Path, *, size: str = "", faithful: bool = False) -
         UserError: there is no such recipe; a file defines none; a JSON does not fit this version; a size or
             ``faithful`` for a recipe that has none.
     """
-    path = Path(source)
+    path, names = Path(source), recipe_names()
     if size and size not in SIZES:
         raise UserError(f"There is no size '{size}'.{nearest(size, SIZES)}", f"Use {', '.join(SIZES)}.")
-    if (size or faithful) and (path.suffix in (".py", ".json") or path.is_dir()):
+    shipped = next((name for name in (str(source), FAMILY + str(source)) if name in names), "")
+    if shipped and isinstance(source, str):
+        return _shipped(shipped, size, faithful)
+    is_run = (path / "recipe.json").is_file()
+    if (size or faithful) and (path.suffix in (".py", ".json") or is_run):
         raise UserError(f"'{source}' has one size only.", "Leave --size and --faithful out, or name a recipe.")
     if path.suffix == ".py" and path.is_file():
         return _from_python(path)
-    if path.is_dir() and (path / "recipe.json").is_file():
+    if is_run:
         path = path / "recipe.json"
     if path.suffix == ".json" and path.is_file():
         return _from_json(path)
-    names = recipe_names()
-    for name in (str(source), FAMILY + str(source)):
-        if name in names:
-            return _shipped(name, size, faithful)
+    if shipped:
+        return _shipped(shipped, size, faithful)
     short = [name.removeprefix(FAMILY) for name in names]
     raise UserError(
         f"There is no recipe '{source}'.{nearest(str(source), [*names, *short])}",
