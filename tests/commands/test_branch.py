@@ -25,6 +25,7 @@ from daybreak.recipe import load_recipe
 from daybreak.schemas.run import StepRecord, Summary
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import read_trace
+from daybreak.training.optim.muon import Muon
 from daybreak.training.schedule import Trapezoid
 
 
@@ -210,3 +211,14 @@ def test_a_run_is_continued_by_its_model_and_under_its_own_name(finished: Path) 
     assert continued(load_recipe("daybreak-tiny"), finished / "model") == recipe
     named = continued(load_recipe("daybreak-tiny"), finished / "model", parent_name="someone/encoder")
     assert named.origin.parent == "someone/encoder"
+
+
+@pytest.mark.parametrize(("given", "scaled"), [(0.02, 0.002), (0.0, 0.0)])
+def test_a_continued_model_is_trained_at_a_tenth_of_every_learning_rate(
+    finished: Path, given: float, scaled: float
+) -> None:
+    """Muon has a second one, for embeddings and norms; 0 means 3 times the first."""
+    recipe = replace(load_recipe("daybreak-tiny"), optimizer=Muon(lr=0.01, adam_lr=given))
+    optimizer = continued(recipe, finished).optimizer
+    assert isinstance(optimizer, Muon)
+    assert (optimizer.lr, optimizer.adam_lr) == (pytest.approx(0.001), pytest.approx(scaled))

@@ -52,7 +52,7 @@ def continued(
         tokenizer=recipe.tokenizer if new_vocabulary else Existing(folder=str(parent.tokenizer)),
         model=shape,
         objective=objective,
-        optimizer=replace(recipe.optimizer, lr=recipe.optimizer.lr * CONTINUED_RATE),
+        optimizer=recipe.optimizer.at_rate(CONTINUED_RATE),
         phase2=replace(recipe.phase2, lr=recipe.phase2.lr * CONTINUED_RATE),
         origin=Origin(init=str(folder), parent=parent_name or _name(folder), general=general),
     )

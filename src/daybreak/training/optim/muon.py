@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,9 @@ class Muon(OptimizerConfig):
         super().__post_init__()
         if self.newton_schulz not in DTYPES:
             raise UserError(f"--optimizer.newton-schulz cannot be '{self.newton_schulz}'.", f"Use {', '.join(DTYPES)}.")
+
+    def at_rate(self, factor: float) -> Self:
+        return replace(super().at_rate(factor), adam_lr=self.adam_lr * factor)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         return MuonOptimizer(

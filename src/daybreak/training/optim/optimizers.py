@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,10 @@ class OptimizerConfig(Component):
     @abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return an optimizer over the model's parameters; each group's ``lr`` holds the peak."""
+
+    def at_rate(self, factor: float) -> Self:
+        """Return the same optimizer with ``factor`` times its learning rates."""
+        return replace(self, lr=self.lr * factor)
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return torch's parameter groups: those that decay, then the others; an empty one is left out."""
