@@ -15,9 +15,10 @@ from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.sequences.word_vectors import WordVectors, word_vectors
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.pretraining import setup as module
-from daybreak.pretraining.setup import build, heldout_validation
+from daybreak.pretraining.setup import _phases, build, finish_on, heldout_validation
 from daybreak.recipe import Origin, Recipe, load_recipe
 from daybreak.schemas.run import Decisions
+from daybreak.training.objectives.finish import Finish
 
 DECISIONS = Decisions(
     device="cpu",
@@ -29,6 +30,7 @@ DECISIONS = Decisions(
     validation_rows=8,
     validation_marks=2,
     matmul_gflops={},
+    batch=8,
 )
 
 
@@ -81,6 +83,19 @@ def test_a_model_that_is_loaded_anyway_gets_no_word_vectors(shards: Shards, data
     np.testing.assert_array_equal(embeddings(tiny, shards, data, init=False), plain)
     branch = replace(tiny, origin=Origin(branch="runs/parent"))
     np.testing.assert_array_equal(embeddings(branch, shards, data), plain)
+
+
+def test_a_text_of_too_few_passages_trains_without_a_finish_and_says_why(
+    shards: Shards, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A single document has several passages if it is long, and then spans to compare."""
+    tiny = load_recipe("tiny")
+    monkeypatch.setattr(module, "passages", lambda stream: 2)
+    assert finish_on(tiny, shards) == tiny.finish and len(_phases(tiny, shards, data, DECISIONS)) == 2
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(module, "passages", lambda stream: 1)
+    assert finish_on(tiny, shards) == Finish() and len(_phases(tiny, shards, data, DECISIONS)) == 1
+    assert "fewer than 2 passages of at least 8 tokens" in capsys.readouterr().out
 
 
 def test_the_heldout_loss_is_measured_all_over_the_text(shards: Shards, data: Path) -> None:

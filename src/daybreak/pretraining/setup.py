@@ -21,7 +21,7 @@ from daybreak.core.world import World
 from daybreak.data.sequences.sampler import Sampler, StreamRows, spread
 from daybreak.data.sequences.sentence_pairs import SentencePairs, check_pairs
 from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
-from daybreak.data.sequences.span_pairs import FEWEST_PASSAGES, SpanSampler, passages
+from daybreak.data.sequences.span_pairs import FEWEST, FEWEST_PASSAGES, SpanSampler, passages
 from daybreak.data.sequences.word_vectors import word_vectors
 from daybreak.data.tokenizers.tokenizer import continuation_table, load_tokenizer
 from daybreak.models.importing import load_pretrained
@@ -229,8 +229,8 @@ def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) ->
     finish = finish_on(recipe, shards)
     if recipe.finish.enabled and not finish.enabled:
         say(
-            "The text is one document, so the run has no embedding finish. daybreak prepare --document sets where "
-            "documents end."
+            f"The text has fewer than {FEWEST_PASSAGES} passages of at least {FEWEST} tokens, so the run has no "
+            "embedding finish. daybreak prepare --document sets where documents end."
         )
     if finish.enabled:
         spans = SpanSampler(
@@ -256,7 +256,7 @@ def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) ->
 
 
 def finish_on(recipe: Recipe, shards: Shards) -> Finish:
-    """Return the recipe's embedding finish, or none if the text has too few documents to compare spans.
+    """Return the recipe's embedding finish, or none if the text has too few passages to compare spans.
 
     A run that consists only of a finish keeps it, and is refused on such text.
     """
