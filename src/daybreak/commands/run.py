@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from daybreak.core.budget import Budget, Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import make_folder, read_json
 from daybreak.core.formatting import check_price, check_seeds
-from daybreak.core.process import process_started
+from daybreak.core.process import process_started, uptime
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
@@ -92,7 +91,7 @@ class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions)
 
 
 def main(arguments: Sequence[str]) -> None:
-    startup = time.monotonic() - process_started()
+    startup = uptime() - process_started()
     arguments, out = _with_size(list(arguments))
     name, rest = split_recipe("run", "--corpus", arguments)
     recipe = load_chosen_recipe("run", name, rest)
@@ -217,7 +216,7 @@ def run(
             tasks. If time runs out, evaluation seeds are skipped, but not the export or the report.
         startup: seconds that Python and the imports took to start. They count against the budget of pretraining.
     """
-    started = time.monotonic()
+    started = uptime()
     folder = RunFolder(out)
     procedure = procedure_of(recipe)
     if preprocessing is None:
@@ -257,7 +256,7 @@ def run(
     if deadline:
         recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(fine_tuning.tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
-    pretrain.pretrain(recipe, data=data, out=out, watching=watching, started=time.monotonic() - startup)
+    pretrain.pretrain(recipe, data=data, out=out, watching=watching, started=uptime() - startup)
     fine_tuning = replace(fine_tuning, protocol=fine_tuning.protocol or _protocol_for_size(folder))
     say(f"3/4  Evaluate: {fine_tuning.words() if fine_tuning.tasks else _without_tasks(procedure)}")
     if deadline:
@@ -275,7 +274,7 @@ def run(
     say_link("Report  ", page)
     if command := fine_tuning.saving(out):
         say(f"To save the classifier: {command}")
-    say(f"Total time: {duration(time.monotonic() - started)}.")
+    say(f"Total time: {duration(uptime() - started)}.")
     if open_report:
         open_in_browser(page)
     return page
