@@ -298,7 +298,7 @@ def test_from_text_to_verdicts(
     )
     study_data(texts, seeds=1, **asked)
     assert ran == ["tales-raw-seed-0", "tales-sorted-seed-0", "mixed-raw-seed-0", "mixed-sorted-seed-0"]
-    found = study_data(texts, seeds=1, log=tmp_path / "log.md", **asked)
+    found = study_data(texts, seeds=1, **asked)
     assert len(ran) == 4 and read_json(out / "study-data.json", DataStudy) == found and found.finished
     assert [(one.a, one.b) for one in found.comparisons] == [
         (f"{name}, raw", f"{name}, sorted") for name in NAMES
@@ -312,7 +312,7 @@ def test_from_text_to_verdicts(
         assert set(cell.others) == set(NAMES) and cell.others[other] != cell.others[own]
     told = (out / "study-data.md").read_text()
     assert "| evaluated on tales | evaluated on mixed |" in told and "mixed, sorted (B) against mixed, raw (A)" in told
-    assert (tmp_path / "log.md").read_text().splitlines()[2].endswith("tales, mixed x raw, sorted, 20steps each")
+    assert told.startswith("# tales, mixed x raw, sorted, 20steps each\n")
     with pytest.raises(UserError, match="was started on other text"):
         study_data({"tales": texts["tales"]}, seeds=1, **asked)
 

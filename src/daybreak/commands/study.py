@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json, write_text
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
-from daybreak.reporting.studies import check_log, log_entry, put_on_top, study_text
+from daybreak.reporting.studies import study_text
 from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
 from daybreak.studies.cell_runner import Cell, StudyFolder, held
 
@@ -47,9 +46,7 @@ class ComparisonOptions:
     repeat_void: bool = False
     """Repeat each void run once: one that other processes disturbed, or that missed its budget."""
     question: str = ""
-    """Heading of the result and of the entry in --log."""
-    log: Path | None = None
-    """Markdown file, such as docs/log.md, that gets the result as its first entry."""
+    """Heading of the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +103,6 @@ def study(
     threads: int = 0,
     repeat_void: bool = False,
     question: str = "",
-    log: Path | None = None,
     tasks: Sequence[str] = (),
     task_dir: str | Path | None = None,
     protocol: str = "quick",
@@ -134,7 +130,6 @@ def study(
     named_apart(variants)
     settings = settled(variants, budget, seeds, threads)
     heldout_sets(variants, data)
-    check_log(log)
     chosen = choose_tasks(tasks, task_dir, protocol, task_seeds)
     manifest, names = open_shards(data).manifest, [one.name for one in variants]
     found = Study(
@@ -164,13 +159,8 @@ def study(
         cells = cells_of(variants, place, seeds, lambda _: data)
         runner = StudyRunner(file=STUDY_FILE, place=place, lock=lock, with_cells=with_cells, text=study_text)
         ended: Study = runner.play(cells, repeat_void=repeat_void, tasks=chosen)
-    conclude(out, ended.cells, study_text(ended), log, log_entry(ended, today()), study=ended)
+    conclude(out, ended.cells, study_text(ended), study=ended)
     return ended
-
-
-def today() -> str:
-    """The date of an entry in the log."""
-    return datetime.date.today().isoformat()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +192,10 @@ class StudyRunner:
         return self.write(played, finished=True)
 
 
-def conclude(out: Path, cells: Sequence[StudyCell], text: str, log: Path | None, entry: str, **report_of: Any) -> None:
-    """Print the result, write the report of the runs, and put the result on top of the log."""
+def conclude(out: Path, cells: Sequence[StudyCell], text: str, **report_of: Any) -> None:
+    """Print the result and write the report of the runs."""
     say(f"\n{text}")
     page = report([out / cell.folder for cell in cells], out / "report.html", **report_of)
-    if log is not None:
-        put_on_top(log, entry)
     say(f"\nReport  {page}")
 
 

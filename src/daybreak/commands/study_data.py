@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, Suppress, arg
 
 from daybreak.commands.options import DEFAULT_RECIPE, CommaSeparated, keywords, parse, value_of
-from daybreak.commands.study import ComparisonOptions, StudyRunner, conclude, read_variant, today
+from daybreak.commands.study import ComparisonOptions, StudyRunner, conclude, read_variant
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, replace_folder, write_json
@@ -37,7 +37,7 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_import import Existing
-from daybreak.reporting.studies import check_log, data_log_entry, data_study_text, data_variant
+from daybreak.reporting.studies import data_study_text, data_variant
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, StudyCell, StudySettings
 from daybreak.studies.cell_runner import StudyFolder, held, slug
 
@@ -113,7 +113,6 @@ def study_data(
     threads: int = 0,
     repeat_void: bool = False,
     question: str = "",
-    log: Path | None = None,
     code: str = "",
 ) -> DataStudy:
     """Pretrain ``recipe`` on every source with every preprocessing and compare on the same held-out text.
@@ -138,7 +137,6 @@ def study_data(
     from daybreak.studies.paired_losses import compare_all
 
     _check_preparation(preparation)
-    check_log(log)
     _check_names(texts)
     variants = _variants(texts, recipe, preparation, code)
     settings = settled(variants, budget, seeds, threads)
@@ -162,7 +160,7 @@ def study_data(
         runner = StudyRunner(file=DATA_STUDY_FILE, place=place, lock=lock, with_cells=with_cells, text=data_study_text)
         cells = cells_of(variants, place, seeds, lambda one: data[one.name])
         ended: DataStudy = runner.play(cells, repeat_void=repeat_void)
-    conclude(out, ended.cells, data_study_text(ended), log, data_log_entry(ended, today()))
+    conclude(out, ended.cells, data_study_text(ended))
     return ended
 
 

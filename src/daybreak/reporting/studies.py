@@ -1,15 +1,11 @@
-"""Studies as text and tables: for the terminal, OUT/study.md, the log of experiments and the report of the runs."""
+"""Studies as text and tables: for the terminal, OUT/study.md and the report of the runs."""
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
-from daybreak.core.errors import UserError
-from daybreak.core.files import write_text
 from daybreak.core.formatting import count, percent, signed
 from daybreak.reporting.blocks import UNKNOWN, Block, items, many, section
 from daybreak.reporting.blocks import table as html_table
@@ -48,14 +44,6 @@ def study_text(study: Study) -> str:
 
 def _title(question: str, finished: bool) -> str:
     return f"# {question}" + ("" if finished else "\n\nNot finished yet.")
-
-
-def log_entry(study: Study, date: str) -> str:
-    """An entry of docs/log.md: heading, one paragraph, a table with all variants."""
-    losses = " ".join(loss_sentence(found) for found in study.comparisons)
-    scores = " ".join(score_sentence(found) for found in study.task_comparisons)
-    parts = [f"## {date}: {study.question}", f"{setup(study)} {losses}", variants(study), on_tasks(study), scores]
-    return _paragraphs(parts)
 
 
 def study_section(study: Study) -> Block:
@@ -207,12 +195,6 @@ def data_study_text(study: DataStudy) -> str:
     return _paragraphs([*parts, *(f"- {loss_sentence(found)}" for found in study.comparisons), voids(study.cells)])
 
 
-def data_log_entry(study: DataStudy, date: str) -> str:
-    """An entry of docs/log.md."""
-    losses = " ".join(loss_sentence(found) for found in study.comparisons)
-    return _paragraphs([f"## {date}: {study.question}", f"{data_setup(study)} {losses}", sources(study)])
-
-
 def data_setup(study: DataStudy) -> str:
     """The sources, the preprocessings, the budget and the machine in one paragraph."""
     steps = ", ".join(_preprocessings(study))
@@ -279,47 +261,3 @@ def _paragraphs(parts: Sequence[str]) -> str:
         both_items = part.startswith("- ") and text.rpartition("\n")[2].startswith("- ")
         text += ("" if not text else "\n" if both_items else "\n\n") + part
     return text
-
-
-# ---------------------------------------------------------------- the log of experiments
-
-
-def check_log(log: Path | None) -> None:
-    """Raise UserError before anything is trained if ``log`` cannot be written."""
-    if log is None:
-        return
-    folder = log.absolute().parent
-    if (log.exists() and not log.is_file()) or not folder.exists() or not os.access(folder, os.W_OK):
-        raise UserError(f"'{log}' cannot be written.", "Name a Markdown file in an existing folder with --log.")
-    try:
-        _read(log)
-    except (OSError, UnicodeDecodeError):
-        raise UserError(f"'{log}' cannot be read as text in UTF-8.", "Name a Markdown file with --log.") from None
-
-
-def put_on_top(log: Path, entry: str) -> None:
-    """Write ``entry``, whose first line is its heading, above the other entries of ``log``."""
-    write_text(log, with_entry(_read(log), entry))
-
-
-def _read(log: Path) -> str:
-    return log.read_text(encoding="utf-8") if log.exists() else "# Log"
-
-
-def with_entry(log: str, entry: str) -> str:
-    """The text of a log with ``entry`` above its other entries; it replaces an entry of the same heading."""
-    title = entry.splitlines()[0]
-    kept: list[str] = []
-    place: int | None = None
-    skipping = fenced = False
-    for line in log.splitlines():
-        fenced ^= line.lstrip().startswith("```")
-        if line.startswith(("# ", "## ")) and not fenced:
-            skipping = line == title
-            if line.startswith("## ") and not skipping and place is None:
-                place = len(kept)
-        if not skipping:
-            kept.append(line)
-    place = len(kept) if place is None else place
-    before, after = "\n".join(kept[:place]).rstrip(), "\n".join(kept[place:]).strip()
-    return "\n\n".join(filter(None, [before, entry.strip(), after])) + "\n"
