@@ -1,8 +1,9 @@
-"""Number formatting for the report, the model card and ``daybreak status``."""
+"""Formatting of numbers and names for the report, the model card and ``daybreak status``."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from daybreak.core.errors import UserError
 
@@ -54,6 +55,13 @@ def score(value: float) -> str:
 def signed(value: float, places: int = 2) -> str:
     """Format with a sign, also for gains: ``+1.20``, ``-0.35``."""
     return f"{value:+.{places}f}"
+
+
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """``a``, ``a and b``, ``a, b and c``; of more than ``most`` names the first ones and the number of others."""
+    if most is not None and len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} others"]
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def check_price(price: float | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from daybreak.core.formatting import score
+from daybreak.core.formatting import listed, score
 from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
 
 NAMED = 5
@@ -86,7 +86,7 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") 
     lost = [result for result in found if not result.beats_baseline]
     things = "tasks" if len({result.task for result in found}) == len(found) else "results"
     figures = len(lost) <= TASKS_WITH_FIGURES
-    against = _listed([names[each.key] + (f" ({_against(each)})" if figures else "") for each in lost])
+    against = listed([names[each.key] + (f" ({_against(each)})" if figures else "") for each in lost], NAMED)
     if not lost:
         which = names[found[0].key] if len(found) == 1 else f"all {len(found)} {things}"
         sentence = f"{who} beats {baselines} on {which}."
@@ -106,9 +106,9 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") 
             f"Averaged with the bag of words, its predictions beat the baselines on {_count(above, combined, things)}."
         )
     if constant_alone:
-        notes.append(f"There is no bag of words for {_listed([names[each.key] for each in constant_alone])}.")
+        notes.append(f"There is no bag of words for {listed([names[each.key] for each in constant_alone], NAMED)}.")
     if few:
-        which = f"Each of the {things}" if len(few) == len(found) > 1 else _listed(few)
+        which = f"Each of the {things}" if len(few) == len(found) > 1 else listed(few, NAMED)
         has = "has" if len(few) == 1 or len(few) == len(found) else "have"
         notes.append(f"{which} {has} fewer than {CLAIM_SEEDS} seeds, too few for a claim.")
     return " ".join([sentence, *notes])
@@ -135,12 +135,6 @@ def _against(result: TaskResult) -> str:
     name, best = result.best_baseline
     spread = f" +- {score(result.spread)}" if len(result.seeds) > 1 else ""
     return f"{score(result.mean)}{spread} against {score(best)} of the {name}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``; for more than NAMED the first ones and the number of others."""
-    shown = list(names) if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
-    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 
 def several_models(pairs: Iterable[TaskPair]) -> bool:

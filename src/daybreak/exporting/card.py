@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from daybreak.core.files import read_json, write_text
-from daybreak.core.formatting import count, percent, score, signed, significant
+from daybreak.core.formatting import count, listed, percent, score, signed, significant
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import flat
@@ -271,8 +271,7 @@ def _task_limitations(pairs: Sequence[TaskPair]) -> list[tuple[str, str]]:
 
 
 def _names(pairs: Sequence[TaskPair]) -> str:
-    names = list(dict.fromkeys(line(f"{pair.task} ({pair.protocol})") for pair in pairs))
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return listed(list(dict.fromkeys(line(f"{pair.task} ({pair.protocol})") for pair in pairs)))
 
 
 def _bibtex(text: str) -> str:

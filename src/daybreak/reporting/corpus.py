@@ -11,7 +11,7 @@ from pathlib import Path
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_text
-from daybreak.core.formatting import count, percent, significant
+from daybreak.core.formatting import count, listed, percent, significant
 from daybreak.core.terminal import duration
 from daybreak.reporting.background import text_facts
 from daybreak.reporting.blocks import (
@@ -155,7 +155,7 @@ def sentence(report: CorpusReport) -> str:
         return f"{size} No document was left out."
     names = [f"{step_name(step.name)} ({fraction(dropped(step)[0], first.documents_in)})" for step in by[:3]]
     names += [many(len(by) - 3, "other")] if len(by) > 3 else []
-    filters = f"the filters {', '.join(names[:-1])} and {names[-1]}" if len(by) > 1 else step_name(by[0].name)
+    filters = f"the filters {listed(names)}" if len(by) > 1 else step_name(by[0].name)
     return (
         f"{size} Of {many(first.documents_in, 'document')} read, {fraction(documents, first.documents_in)} were left "
         f"out, with {fraction(max(0, characters), first.characters_in)} of the characters, by {filters}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from daybreak.core.formatting import count, percent, score, signed, significant
+from daybreak.core.formatting import count, listed, percent, score, signed, significant
 from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results
 from daybreak.core.terminal import duration
 from daybreak.reporting.blocks import (
@@ -143,7 +143,7 @@ def _warnings(runs: Sequence[RunRecords]) -> list[Block]:
         if run.missing:
             say("quiet", "Not in the folder of ", f": {', '.join(run.missing)}.")
     return [
-        note(f"{before}{_listed(labels)}{after}", style)
+        note(f"{before}{listed(labels, NAMES_LISTED)}{after}", style)
         for style, notes in found.items()
         for (before, after), labels in notes.items()
     ]
@@ -164,13 +164,6 @@ def _state(run: RunRecords) -> str:
     if run.silent <= SILENCE:
         return f"still running, last heartbeat {ago} before this page was written"
     return f"silent for {ago} when this page was written (stopped, killed or stuck; the same command resumes it)"
-
-
-def _listed(labels: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``; long lists end with a number of others."""
-    if len(labels) > NAMES_LISTED:
-        labels = [*labels[: NAMES_LISTED - 1], f"{len(labels) - NAMES_LISTED + 1} others"]
-    return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
 def _tiles(run: RunRecords) -> list[tuple[str, str, str]]:
