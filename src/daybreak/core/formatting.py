@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from daybreak.core.errors import UserError
 
+NLL = "nll"
+"""Key of the mean negative log-likelihood in nats among the metrics, the only one that is not multiplied by 100."""
 _SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
 
 
@@ -55,6 +57,11 @@ def score(value: float) -> str:
 def signed(value: float, places: int = 2) -> str:
     """Format with a sign, also for gains: ``+1.20``, ``-0.35``."""
     return f"{value:+.{places}f}"
+
+
+def metric_name(metric: str) -> str:
+    """The key of a metric in words: ``mismatched_accuracy`` -> ``mismatched accuracy``."""
+    return metric.replace(NLL, "negative log-likelihood").replace("_", " ")
 
 
 def listed(names: Sequence[str], most: int | None = None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from daybreak.core.files import read_json, write_text
-from daybreak.core.formatting import count, listed, percent, score, signed, significant
+from daybreak.core.formatting import count, listed, metric_name, percent, score, signed, significant
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import flat
@@ -189,7 +189,7 @@ def task_row(pair: TaskPair, named: bool) -> list[str]:
             bag_of_words = score(side.bag_of_words[side.metric]) + part
     return [
         f"{pair.task}, {pair.model_name}" if named else pair.task,
-        f"{result.metric.replace('_', ' ')}, {result.reported_rows:,} {result.reported} examples",
+        f"{metric_name(result.metric)}, {result.reported_rows:,} {result.reported} examples",
         score(result.baseline),
         bag_of_words,
         _score(pair.untrained),

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from daybreak.core.formatting import percent, score
+from daybreak.core.formatting import metric_name, percent, score
 from daybreak.reporting.blocks import (
     UNKNOWN,
     Block,
@@ -209,8 +209,8 @@ def _table(runs: Sequence[RunRecords]) -> Block:
         for probe in probes.layer_probes:
             size = f"linear probe; {probe.train_rows:,} training examples, {probe.dev_rows:,} evaluation examples"
             scores = {each.layer: each.score for each in probe.layers}
-            metric = probe.metric.replace("_", " ")
-            rows.append(_table_row(runs, number, probe.task, size, metric, score(probe.constant), scores))
+            metric, constant = metric_name(probe.metric), score(probe.constant)
+            rows.append(_table_row(runs, number, probe.task, size, metric, constant, scores))
         for pairs in probes.similarity:
             size = f"cosine without training; {pairs.pairs:,} pairs"
             scores = {each.layer: each.spearman for each in pairs.layers}
@@ -310,7 +310,7 @@ def search(runs: Sequence[RunRecords], *, text: bool) -> Block | None:
         for ranker in found.rankers:
             better = UNKNOWN if ranker.ranker == "bm25" else "yes" if ranker.beats_bm25("recall_10") else "no"
             cells = [
-                join(f"{100 * ranker.scores[metric]:.1f}", small(f"{100 * low:.1f} to {100 * high:.1f}"))
+                join(score(ranker.scores[metric]), small(f"{score(low)} to {score(high)}"))
                 for metric, (low, high) in ranker.intervals.items()
             ]
             name = join(run_name(runs, number), f" {RANKERS[ranker.ranker]}")

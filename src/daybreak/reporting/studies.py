@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from daybreak.core.formatting import count, percent, signed
+from daybreak.core.formatting import count, metric_name, percent, signed
 from daybreak.reporting.blocks import UNKNOWN, Block, items, many, section
 from daybreak.reporting.blocks import table as html_table
 from daybreak.schemas.studies import DataStudy, LossComparison, ScoreComparison, Study, StudyCell, StudySettings
@@ -113,7 +113,7 @@ def _task_rows(study: Study) -> tuple[list[str], list[list[str]]]:
     names = study.tasks.tasks if study.tasks else []
     metrics = {result.task: result.metric for cell in study.cells for result in cell.tasks}
     head = ["variant", "seeds", "loss"]
-    head += [f"{name} ({metrics[name].replace('_', ' ')})" if name in metrics else name for name in names]
+    head += [f"{name} ({metric_name(metrics[name])})" if name in metrics else name for name in names]
     head += [f"mean of {len(names)}"] if len(names) > 1 else []
     rows = []
     for variant in study.settings.variants:
@@ -148,7 +148,7 @@ def loss_sentence(found: LossComparison) -> str:
 
 def score_sentence(found: ScoreComparison) -> str:
     """A comparison on a task as a sentence."""
-    metric = f" ({found.metric.replace('_', ' ')})" if found.metric else ""
+    metric = f" ({metric_name(found.metric)})" if found.metric else ""
     difference = signed(100 * found.difference, 1)
     sentence = f"{found.task}{metric}, {found.b} (B) against {found.a} (A): {found.verdict}. "
     sentence += f"B's score - A's score: {difference} points"

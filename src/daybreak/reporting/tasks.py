@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from daybreak.core.formatting import percent, score, signed, significant
+from daybreak.core.formatting import NLL, metric_name, percent, score, signed, significant
 from daybreak.core.task_pairs import TaskPair, pair_results, several_models
 from daybreak.reporting.blocks import (
     UNKNOWN,
@@ -41,8 +41,6 @@ from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.studies import table as markdown_table
 from daybreak.schemas.tasks import CLAIM_SEEDS, Average, Comparison, TaskResult
 
-NLL = "nll"
-"""The metric's key of the mean negative log-likelihood in nats, which is not multiplied by 100."""
 GAP = 0.9
 """Space between two tasks of a figure, in lanes."""
 VERDICT_COLOURS = {"B is better": "var(--good)", "A is better": "var(--alarm)"}
@@ -70,10 +68,6 @@ def _rows(runs: Sequence[RunRecords]) -> list[_Row]:
         rows += [_Row(number, pair, pair.model_name if several else "") for pair in pairs]
     order = list(dict.fromkeys((row.pair.protocol, row.pair.task) for row in rows))
     return sorted(rows, key=lambda row: (order.index((row.pair.protocol, row.pair.task)), row.run))
-
-
-def metric_name(metric: str) -> str:
-    return metric.replace(NLL, "negative log-likelihood").replace("_", " ")
 
 
 # ---------------------------------------------------------------- scores
