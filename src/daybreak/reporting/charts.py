@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from daybreak.core.formatting import scale_of
+from daybreak.reporting.runs import RunRecords
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
@@ -34,9 +35,14 @@ def colour(run: int) -> str:
     return RUN_COLOURS[run % len(RUN_COLOURS)]
 
 
-def series_name(labels: Sequence[str], run: int, text: str) -> str:
+def key_colour(runs: Sequence[RunRecords]) -> str:
+    """The colour of a line in the legend: that of the run, or of text if several runs have such a line."""
+    return colour(0) if len(runs) == 1 else "var(--ink)"
+
+
+def series_name(runs: Sequence[RunRecords], run: int, text: str) -> str:
     """The escaped name of a line; with several runs it begins with the label of the run."""
-    return html.escape(text if len(labels) == 1 else f"{labels[run]}: {text}")
+    return html.escape(text if len(runs) == 1 else f"{runs[run].label}: {text}")
 
 
 def scatter(
@@ -57,6 +63,11 @@ def scatter(
         "marker": {"size": size, "symbol": symbol, "color": tint},
         "hovertemplate": f"{hover} {name}<extra></extra>",
     } | more  # fmt: skip
+
+
+def run_line(runs: Sequence[RunRecords], run: int, text: str, x: Sequence[Any], y: Sequence[Any], **look: Any) -> Trace:
+    """A line of a run in its colour; ``look`` as in ``scatter``."""
+    return scatter(series_name(runs, run, text), x, y, colour(run), run=run, **look)
 
 
 def error_bars(low: Sequence[float], middle: Sequence[float], high: Sequence[float], tint: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from daybreak.core.formatting import percent
 from daybreak.reporting.blocks import Block, Inline, figure, grid, note, records_table, run_name, section
-from daybreak.reporting.charts import Figure, Trace, base_layout, colour, scatter, series_name, thinned
+from daybreak.reporting.charts import Figure, Trace, base_layout, colour, run_line, scatter, thinned
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.training import marker
 from daybreak.schemas.forecast import Forecast, ForecastLog
@@ -47,18 +47,15 @@ def forecasts(runs: Sequence[RunRecords]) -> Block | None:
 
 def _finals(runs: Sequence[RunRecords], logs: Sequence[tuple[int, ForecastLog]]) -> Figure:
     data: list[Trace] = []
-    labels = [run.label for run in runs]
+    hover = "%{y:.4~g}"
     for number, log in logs:
-        x, tint = [100 * forecast.made_at for forecast in log.forecasts], colour(number)
+        x, y = [100 * forecast.made_at for forecast in log.forecasts], [forecast.loss for forecast in log.forecasts]
         if len(runs) == 1:
-            data += _band(x, log.forecasts, tint)
-        name, hover = series_name(labels, number, "forecast"), "%{y:.4~g}"
-        y, symbol = [forecast.loss for forecast in log.forecasts], marker(number, runs)
-        data.append(scatter(name, x, y, tint, run=number, width=2.5, symbol=symbol, hover=hover))
+            data += _band(x, log.forecasts, colour(number))
+        data.append(run_line(runs, number, "forecast", x, y, width=2.5, symbol=marker(number), hover=hover))
         if reached := _reached(runs[number]):
-            name = series_name(labels, number, "reached")
             star: dict[str, Any] = {"mode": "markers", "size": 12, "symbol": "star"}
-            data.append(scatter(name, [100], [reached], tint, run=number, hover=hover, **star))
+            data.append(run_line(runs, number, "reached", [100], [reached], hover=hover, **star))
     layout = base_layout("% of the run", "nats per token")
     layout["xaxis"]["range"] = [-2, 103]
     return {"data": data, "layout": layout}

@@ -34,12 +34,11 @@ from daybreak.reporting.charts import (
     LEGEND_STYLES,
     SYMBOLS,
     Figure,
-    Trace,
     base_layout,
     colour,
     error_bars,
-    scatter,
-    series_name,
+    key_colour,
+    run_line,
     straight_line,
 )
 from daybreak.reporting.runs import RunRecords
@@ -70,7 +69,7 @@ def layer_scores(runs: Sequence[RunRecords]) -> Figure:
             kind = tasks.index(probe.task) % len(DASHES)
             y = [100 * layer.score for layer in probe.layers]
             look = {"dash": DASHES[kind], "symbol": SYMBOLS[kind]}
-            data.append(_line(runs, number, f"{probe.task}, {probe.metric}", _layers(probe), y, **look))
+            data.append(run_line(runs, number, f"{probe.task}, {probe.metric}", _layers(probe), y, **look))
     return {"data": data, "layout": _layers_layout("score x 100")}
 
 
@@ -80,16 +79,9 @@ def similarity(runs: Sequence[RunRecords]) -> Figure:
     for number, probes in probed(runs):
         for probe in probes.similarity:
             plain, centred = ([100 * getattr(each, key) for each in probe.layers] for key in ("spearman", "centred"))
-            data.append(_line(runs, number, probe.task, _layers(probe), plain))
-            data.append(_line(runs, number, f"{probe.task}, centred", _layers(probe), centred, dash="dot"))
+            data.append(run_line(runs, number, probe.task, _layers(probe), plain))
+            data.append(run_line(runs, number, f"{probe.task}, centred", _layers(probe), centred, dash="dot"))
     return {"data": data, "layout": _layers_layout("Spearman x 100")}
-
-
-def _line(
-    runs: Sequence[RunRecords], number: int, text: str, x: Sequence[float], y: Sequence[float], **look: Any
-) -> Trace:
-    name = series_name([run.label for run in runs], number, text)
-    return scatter(name, x, y, colour(number), run=number, **look)
 
 
 def _layers(probe: LayerProbe | SimilarityProbe) -> list[int]:
@@ -125,7 +117,7 @@ def calibration(runs: Sequence[RunRecords]) -> Figure:
     for number, words in with_masked_words(runs):
         x, y = ([100 * getattr(each, key) for each in words.calibration] for key in ("confidence", "accuracy"))
         counts = [each.count for each in words.calibration]
-        data.append(_line(runs, number, "calibration", x, y, hover=hover, customdata=counts))
+        data.append(run_line(runs, number, "calibration", x, y, hover=hover, customdata=counts))
     layout = base_layout("confidence, %", "accuracy, %", hovermode="closest")
     line = {"color": "var(--quiet)", "width": 1.5, "dash": "dash"}
     layout["shapes"].append({"type": "line", "x0": 0, "y0": 0, "x1": 100, "y1": 100, "line": line})
@@ -138,11 +130,12 @@ def _by_range(runs: Sequence[RunRecords], parts: Sequence[tuple[int, str, list[B
     kinds = list(dict.fromkeys(text for _, text, _ in parts))
     data = []
     for number, text, ranges in parts:
+        ends = [float(each.last or 2 * each.first) for each in ranges]
         low, middle, high = ([100 * getattr(each, key) for each in ranges] for key in ("low", "accuracy", "high"))
         names = [f"{each.first:,} to {each.last:,}" if each.last else f"from {each.first:,}" for each in ranges]
         look: dict[str, Any] = {"dash": DASHES[kinds.index(text) % len(DASHES)], "hover": "%{customdata}: %{y:.1f} %"}
         look |= {"customdata": names, "error_y": error_bars(low, middle, high, colour(number))}
-        data.append(_line(runs, number, text, [float(each.last or 2 * each.first) for each in ranges], middle, **look))
+        data.append(run_line(runs, number, text, ends, middle, **look))
     layout = base_layout(title, "accuracy, %", hovermode="closest")
     layout["xaxis"]["type"] = "log"
     layout["yaxis"]["rangemode"] = "tozero"
@@ -198,7 +191,7 @@ def _masked_words_figures(runs: Sequence[RunRecords]) -> list[Block]:
 
 def _legend(runs: Sequence[RunRecords], lines: Sequence[str]) -> Legend:
     """The line style of each kind of line, in the order of the figure."""
-    tint = colour(0) if len(runs) == 1 else "var(--ink)"
+    tint = key_colour(runs)
     styles = itertools.cycle(LEGEND_STYLES.get(dash, "dashed") for dash in DASHES)
     return [(style, tint, name) for name, style in zip(dict.fromkeys(lines), styles)]
 

@@ -33,6 +33,7 @@ from daybreak.reporting.charts import (
     band_layout,
     colour,
     error_bars,
+    key_colour,
     scatter,
     series_name,
     straight_line,
@@ -77,8 +78,7 @@ def tasks(runs: Sequence[RunRecords]) -> Block:
     """Scores after fine-tuning, with and without pretraining."""
     if not any(run.results for run in runs):
         return section("Tasks", note("No task has been evaluated: run `daybreak evaluate` on this folder."))
-    rows, several = _rows(runs), len(runs) > 1
-    tint = "var(--ink)" if several else colour(0)
+    rows, tint = _rows(runs), key_colour(runs)
     key = [
         ("dot", tint, "with pretraining"), ("dot", "var(--quiet)", "without"), ("bar", tint, "mean"),
         ("dotbar", "var(--ink)", "constant answer"), ("bar", "var(--ink)", "bag of words"),
@@ -129,7 +129,7 @@ def _lane(runs: Sequence[RunRecords], row: _Row, result: TaskResult, y: float) -
     trained = result.model == "pretrained"
     tint = colour(row.run) if trained else "var(--quiet)"
     model = f"{row.model}, " if row.model else ""
-    name = series_name([run.label for run in runs], row.run, f"{model}{'with' if trained else 'without'} pretraining")
+    name = series_name(runs, row.run, f"{model}{'with' if trained else 'without'} pretraining")
     seeds = [100 * value for value in result.scores.get(result.metric, [])]
     mean, spread = 100 * result.mean, 100 * result.spread
     look: dict[str, Any] = {"run": row.run, "mode": "markers"}

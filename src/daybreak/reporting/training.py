@@ -86,15 +86,12 @@ class Axis:
         points = min(most, charts.POINTS_PER_PAGE // (TRACES_PER_RUN * len(self.runs)))
         kept = charts.thinned([record for record in records if self.of(run, record) is not None], points)
         look = {"mode": "lines", "hover": "%{y:.4~g}"} | look
-        labels = [each.label for each in self.runs]
-        return charts.scatter(
-            charts.series_name(labels, run, name), [self.of(run, record) for record in kept],
-            [value(record) for record in kept], colour(run), run=run, **look,
-        )  # fmt: skip
+        x, y = [self.of(run, record) for record in kept], [value(record) for record in kept]
+        return charts.run_line(self.runs, run, name, x, y, **look)
 
     def heldout(self, run: int, name: str, value: Callable[[Any], float | None]) -> Trace:
         """The held-out values of one run, with markers; runs next to each other differ in the marker as well."""
-        symbol = marker(run, self.runs)
+        symbol = marker(run)
         return self.trace(run, self.runs[run].validations, name, value, mode="lines+markers", width=2.5, symbol=symbol)
 
     def layout(self, title: str) -> Figure:
@@ -107,8 +104,9 @@ class Axis:
         return layout
 
 
-def marker(run: int, runs: Sequence[RunRecords]) -> str:
-    return charts.SYMBOLS[run % 4] if len(runs) > 1 else charts.SYMBOLS[0]
+def marker(run: int) -> str:
+    """The symbol of a run's points."""
+    return charts.SYMBOLS[run % 4]
 
 
 # ---------------------------------------------------------------- figures
@@ -232,7 +230,7 @@ def training(runs: Sequence[RunRecords]) -> Block | None:
         return None
     if not any(run.steps or run.validations for run in runs):
         return section("Training", note("No step has been recorded yet."))
-    tint = colour(0) if len(runs) == 1 else "var(--ink)"
+    tint = charts.key_colour(runs)
     causal = any(step.stage == "causal" for run in runs for step in run.steps)
     kinds = {event.kind for run in runs for event in events(run)} if len(runs) <= MANY_RUNS else set()
     key = [
