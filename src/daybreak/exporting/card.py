@@ -121,7 +121,6 @@ def render_card(
         several_models=len({average.model_name for average in averages}) > 1,
         sources=[PurePath(source.path).name for source in manifest.sources[:SOURCES_LISTED]],
         more_sources=len(manifest.sources) - SOURCES_LISTED,
-        skipped=", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number),
         fractions=_fractions,
         filters=[step for step in (corpus.steps if corpus else ()) if step.documents_in > step.documents_out],
         spaced=lambda name: WORD_BOUNDARY.sub(" ", name),

@@ -125,8 +125,7 @@ def text_facts(manifest: Manifest) -> Block:
             "Characters": count(manifest.characters),
             "Document boundaries": manifest.document_rule.replace("-", " "),
             "Duplicates removed": f"{manifest.duplicates:,}",
-            "Left out": ", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number)
-            or "nothing",
+            "Left out": manifest.left_out or "nothing",
             "Tokenizer": f"{manifest.tokenizer_kind}, {manifest.vocabulary:,} tokens",
             "Prepared in": f"{manifest.seconds:.0f} s",
             "Sources": ", ".join(names) + (f" and {more:,} more" if more > 0 else ""),

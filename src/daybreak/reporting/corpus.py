@@ -87,8 +87,7 @@ def corpus_page(folder: Path, *, form: str = "html", text: bool = True) -> str:
         report = replace(report, steps=[replace(step, examples=[]) for step in report.steps])
     manifest = read_json(folder / MANIFEST, Manifest)
     name = folder.resolve().name
-    unread = ", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items() if number)
-    skipped = [note(f"Left out while reading: {unread}.", "quiet")] if unread else []
+    skipped = [note(f"Left out while reading: {manifest.left_out}.", "quiet")] if manifest.left_out else []
     body = [
         header(
             "Daybreak corpus report", name, f"prepared with the preset {report.preset}", sentence(report), *skipped,
@@ -108,7 +107,7 @@ def _tiles(report: CorpusReport, manifest: Manifest) -> list[tuple[str, str, str
         (count(report.documents), "documents", f"{manifest.heldout.documents:,} held out"),
         (count(report.characters), "characters", many(report.words, "word")),
         (count(report.tokens), "tokens", f"of {ratio} characters"),
-        (fraction(max(0, read - report.documents), read), "of the documents left out", f"of {count(read)} read"),
+        (_lost(read, report.documents), "of the documents left out", f"of {count(read)} read"),
     ]
     if math.isfinite(report.seconds):
         found.append((duration(report.seconds), "to prepare", f"the text was read {2 + max(0, passes)} times"))
@@ -149,16 +148,15 @@ def sentence(report: CorpusReport) -> str:
     if not report.steps:
         return f"{size} No filter was applied."
     first, last = report.steps[0], report.steps[-1]
-    documents, characters = first.documents_in - last.documents_out, first.characters_in - last.characters_out
-    by = sorted((step for step in report.steps if dropped(step)[0]), key=lambda step: -dropped(step)[0])
-    if documents <= 0 or not by:
+    by = sorted((step for step in report.steps if dropped(step)), key=lambda step: -dropped(step))
+    if first.documents_in <= last.documents_out or not by:
         return f"{size} No document was left out."
-    names = [f"{step_name(step.name)} ({fraction(dropped(step)[0], first.documents_in)})" for step in by[:3]]
+    names = [f"{step_name(step.name)} ({fraction(dropped(step), first.documents_in)})" for step in by[:3]]
     names += [many(len(by) - 3, "other")] if len(by) > 3 else []
     filters = f"the filters {listed(names)}" if len(by) > 1 else step_name(by[0].name)
     return (
-        f"{size} Of {many(first.documents_in, 'document')} read, {fraction(documents, first.documents_in)} were left "
-        f"out, with {fraction(max(0, characters), first.characters_in)} of the characters, by {filters}."
+        f"{size} Of {many(first.documents_in, 'document')} read, {_lost(first.documents_in, last.documents_out)} were "
+        f"left out, with {_lost(first.characters_in, last.characters_out)} of the characters, by {filters}."
     )
 
 
@@ -290,9 +288,13 @@ def fraction(part: float, whole: float) -> str:
     return percent(part / whole) if part == 0 or abs(part) >= 0.0005 * whole else "< 0.1 %"
 
 
-def dropped(step: StepReport) -> tuple[int, int]:
-    """(documents, characters) that a step left out."""
-    return max(0, step.documents_in - step.documents_out), max(0, step.characters_in - step.characters_out)
+def dropped(step: StepReport) -> int:
+    """The number of documents that a step left out."""
+    return max(0, step.documents_in - step.documents_out)
+
+
+def _lost(read: int, kept: int) -> str:
+    return fraction(max(0, read - kept), read)
 
 
 def step_name(name: str) -> str:
@@ -311,7 +313,6 @@ def steps_table(report: CorpusReport) -> Block | None:
 
 
 def _step_row(step: StepReport) -> list[Inline]:
-    number, characters = dropped(step)
     passes = f"; further passes over the text: {step.passes}" if step.passes > 0 else ""
     reasons = sorted(step.reasons.items(), key=lambda pair: -pair[1])
     shown, rest = reasons[:REASONS_SHOWN], reasons[REASONS_SHOWN:]
@@ -320,9 +321,9 @@ def _step_row(step: StepReport) -> list[Inline]:
     return [
         join(step_name(step.name), small(step.why.rstrip(".") + passes)),
         join(*lines, by="<br>") if lines else UNKNOWN,
-        f"{number:,}",
-        fraction(number, step.documents_in),
-        fraction(characters, step.characters_in),
+        f"{dropped(step):,}",
+        _lost(step.documents_in, step.documents_out),
+        _lost(step.characters_in, step.characters_out),
         f"{step.documents_out:,}",
     ]
 
@@ -345,10 +346,6 @@ def sources_table(report: CorpusReport) -> list[Block]:
     head += [*(["Epochs"] if with_epochs else []), "Fraction of the training text"]
     more = len(rows) - SOURCES_SHOWN
     return [table(head, rows[:SOURCES_SHOWN]), *([note(f"and {more:,} not shown", "quiet")] if more > 0 else [])]
-
-
-def _lost(read: int, kept: int) -> str:
-    return fraction(max(0, read - kept), read)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

@@ -98,6 +98,11 @@ class Manifest:
     """The recipe's field ``tokenizer`` with which the text was prepared; empty for a
     tokenizer that was not trained here, and in folders of version 0.1."""
 
+    @property
+    def left_out(self) -> str:
+        """``skipped`` in words: ``1,204 empty documents, 3 damaged lines``; empty if nothing was skipped."""
+        return ", ".join(f"{number:,} {reason}" for reason, number in self.skipped.items() if number)
+
 
 # ---------------------------------------------------------------- a run: RUN/*.json, *.jsonl
 
