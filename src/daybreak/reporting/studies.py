@@ -42,6 +42,10 @@ def study_text(study: Study) -> str:
     return _paragraphs([*parts, times(study.comparisons), voids(study.cells)])
 
 
+def _cells(study: Study | DataStudy, variant: str) -> list[StudyCell]:
+    return [cell for cell in study.cells if cell.variant == variant]
+
+
 def _title(question: str, finished: bool) -> str:
     return f"# {question}" + ("" if finished else "\n\nNot finished yet.")
 
@@ -82,8 +86,7 @@ def variants(study: Study) -> str:
     """One row per variant, the lowest loss first."""
     rows = []
     for variant in study.settings.variants:
-        cells = [cell for cell in study.cells if cell.variant == variant.name]
-        if cells:
+        if cells := _cells(study, variant.name):
             mean = {
                 key: statistics.fmean(getattr(cell, key) for cell in cells)
                 for key in ("loss", "accuracy", "steps", "tokens", "epochs", "tokens_per_second")
@@ -117,7 +120,7 @@ def _task_rows(study: Study) -> tuple[list[str], list[list[str]]]:
     head += [f"mean of {len(names)}"] if len(names) > 1 else []
     rows = []
     for variant in study.settings.variants:
-        cells = [cell for cell in study.cells if cell.variant == variant.name]
+        cells = _cells(study, variant.name)
         scores = [{result.task: 100 * result.score for result in cell.tasks} for cell in cells if cell.tasks]
         means = [statistics.fmean(score.values()) for score in scores]
         columns = [[score[name] for score in scores] for name in names] + ([means] if len(names) > 1 else [])
@@ -225,7 +228,7 @@ def sources(study: DataStudy) -> str:
     for source in study.sources:
         row = [source.name]
         for preprocessing in study.preprocessings:
-            cells = _cells(study, source.name, preprocessing)
+            cells = _cells(study, data_variant(source.name, preprocessing))
             text = texts.get((source.name, preprocessing))
             parts = mean_and_spread([cell.loss for cell in cells])
             parts += "" if text is None else f"; {count(text.tokens)} tokens ({text.kept:.0%})"
@@ -241,17 +244,14 @@ def crossed(study: DataStudy) -> str:
     rows = []
     for source in names:
         for preprocessing in study.preprocessings:
-            if cells := _cells(study, source, preprocessing):
+            variant = data_variant(source, preprocessing)
+            if cells := _cells(study, variant):
                 losses = [[cell.others[name] for cell in cells if name in cell.others] for name in names]
-                rows.append([data_variant(source, preprocessing), *map(mean_and_spread, losses)])
+                rows.append([variant, *map(mean_and_spread, losses)])
     if not rows:
         return ""
     lead = "Each model on the held-out text of every source:"
     return _paragraphs([lead, table(("trained on", *(f"evaluated on {name}" for name in names)), rows)])
-
-
-def _cells(study: DataStudy, source: str, preprocessing: str) -> list[StudyCell]:
-    return [cell for cell in study.cells if cell.variant == data_variant(source, preprocessing)]
 
 
 def _paragraphs(parts: Sequence[str]) -> str:
