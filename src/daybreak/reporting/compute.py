@@ -49,12 +49,12 @@ class Trained:
         return self.flops[-1]
 
     def at(self, tokens: int) -> float:
-        """Operations until ``tokens`` tokens were read."""
+        """Operations until ``tokens`` tokens, at least one, were read."""
         after = bisect_left(self.tokens, tokens)
         if after == len(self.tokens):
             return self.total * tokens / self.tokens[-1]
         start, done = (self.tokens[after - 1], self.flops[after - 1]) if after else (0, 0.0)
-        fraction = (tokens - start) / max(self.tokens[after] - start, 1)
+        fraction = (tokens - start) / (self.tokens[after] - start)
         return done + fraction * (self.flops[after] - done)
 
 
@@ -124,9 +124,14 @@ def capacity(run: RunRecords) -> float | None:
     return 1e9 * rate * (seconds + devices * max(0.0, run.elapsed - since))
 
 
+def flops_unit(most: float) -> tuple[float, str]:
+    """(operations in the unit, its name): ``(1e15, 'petaFLOP')``."""
+    return next((unit for unit in UNITS if most >= unit[0]), UNITS[-1])
+
+
 def flops_words(flops: float) -> str:
     """``1.234e16`` -> ``12.3 petaFLOP``."""
-    size, name = next(((size, name) for size, name in UNITS if flops >= size), UNITS[-1])
+    size, name = flops_unit(flops)
     return f"{significant(flops / size)} {name}"
 
 

@@ -97,5 +97,5 @@ def _resume(run: RunRecords, kept: StepRecord | None, start: float, undone: list
         step=step,
         elapsed=elapsed,
         tokens=kept.tokens if kept else 0,
-        lost=max(0.0, undone[-1].elapsed - start),
+        lost=undone[-1].elapsed - start,
     )

@@ -78,7 +78,7 @@ def machine_figure(runs: Sequence[RunRecords], quantity: Quantity) -> Figure:
         words = f"{name} {quantity.axis}".strip()
         data += [axis.trace(number, records, words, value, most, width=1.5, dash=dash)] if records else []
     layout = axis.layout(quantity.axis)
-    layout |= {"height": 200, "hovermode": "closest" if axis.many else "x unified"}
+    layout["height"] = 200
     layout["yaxis"]["rangemode"] = "tozero"
     return {"data": data, "layout": layout}
 

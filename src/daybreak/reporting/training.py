@@ -28,7 +28,7 @@ from daybreak.reporting.blocks import (
     table,
 )
 from daybreak.reporting.charts import Figure, Trace, colour, straight_line
-from daybreak.reporting.compute import UNITS, trained
+from daybreak.reporting.compute import flops_unit, trained
 from daybreak.reporting.events import Event, events
 from daybreak.reporting.runs import RunRecords
 from daybreak.schemas.run import StepRecord, ValidationRecord
@@ -53,6 +53,7 @@ class Axis:
     """The x axis that all runs share: elapsed time, tokens read, or floating-point operations of training.
 
     Args:
+        runs: at least one; for ``flops`` at least one whose operations are known.
         against: ``time``, ``tokens`` or ``flops``.
     """
 
@@ -62,12 +63,11 @@ class Axis:
         self.many = len(runs) > MANY_RUNS
         self.trained = [trained(run) for run in runs] if against == "flops" else []
         if against == "time":
-            self.size, self.unit = charts.time_unit(max((run.elapsed for run in runs), default=0.0))
+            self.size, self.unit = charts.time_unit(max(run.elapsed for run in runs))
         elif against == "tokens":
-            self.size, self.unit = charts.token_unit(max((run.tokens for run in runs), default=0))
+            self.size, self.unit = charts.token_unit(max(run.tokens for run in runs))
         else:
-            most = max((each.total for each in self.trained if each), default=0.0)
-            self.size, self.unit = next((unit for unit in UNITS if most >= unit[0]), UNITS[-1])
+            self.size, self.unit = flops_unit(max(each.total for each in self.trained if each))
 
     def of(self, run: int, record: StepRecord | ValidationRecord | Event) -> float | None:
         """The x value of a record; None if it has none."""
@@ -97,7 +97,7 @@ class Axis:
     def layout(self, title: str) -> Figure:
         layout = charts.base_layout(f"{self.unit} of budget" if self.against == "time" else self.unit, title)
         if self.many:
-            layout |= {"hovermode": "closest", "height": 440 if title == "nats per token" else 340}
+            layout["hovermode"] = "closest"
         logarithmic: Figure = {"type": "log", "dtick": 1, "minor": {"dtick": "D1", "ticks": "outside"}}
         layout["xaxis"] |= logarithmic if self.against == "flops" else {"rangemode": "tozero"}
         layout["xaxis"]["hoverformat"] = ".4~g"
@@ -124,6 +124,8 @@ def losses(runs: Sequence[RunRecords], against: str) -> Figure:
             data.append(axis.trace(number, steps, name, lambda step: step.loss, **look))
         data.append(axis.heldout(number, "masked loss, held out", _loss_of_interim_sequences))
     layout = axis.layout("nats per token")
+    if axis.many:
+        layout["height"] = 440
     baselines = {
         significant(run.validation.unigram_loss): run.validation.unigram_loss for run in runs if run.validation
     }
@@ -207,9 +209,8 @@ def time_bars(runs: Sequence[RunRecords]) -> Figure:
         text |= {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
         look = {"meta": None, "marker": {"color": tint}, "hoverinfo": "text", "hovertext": words}
         data += [bar | text | look] if any(seconds) else []
-    height = 90 + 44 * max(1, len(ended))
-    title = "% of the time charged"
-    layout = charts.base_layout(title, "", barmode="stack", hovermode="closest", height=height)
+    height = 90 + 44 * len(ended)
+    layout = charts.base_layout("% of the time charged", "", barmode="stack", hovermode="closest", height=height)
     layout["xaxis"]["range"] = [0, 100]
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "showticklabels": len(runs) > 1}
     return {"data": data, "layout": layout}
