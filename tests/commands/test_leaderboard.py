@@ -16,7 +16,7 @@ from daybreak.commands.leaderboard import leaderboard
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.reporting.leaderboard_table import CLASSES, Filed, Row, places, why_not
-from daybreak.schemas.records import RECORD_FILE, RULES, DataIdentity, Record, Verified, tolerance
+from daybreak.schemas.records import RECORD_FILE, RULES, DataIdentity, Record, Verified
 from daybreak.schemas.run import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,10 +100,6 @@ def cells(text: str) -> list[list[str]]:
 )
 def test_a_class_is_a_time_and_a_kind_of_hardware(record: Record, name: str) -> None:
     assert [one.name for one in CLASSES if one.holds(record)] == ([name] if name else [])
-
-
-def test_the_tolerance_is_one_percent_or_a_second() -> None:
-    assert [tolerance(seconds) for seconds in (1.0, 100.0, 600.0)] == [1.0, 1.0, 6.0]
 
 
 def test_a_class_without_records_says_so(board: Callable[..., str]) -> None:

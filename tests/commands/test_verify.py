@@ -204,18 +204,6 @@ def test_missing_lines_of_the_trace_are_one_sentence(missing: slice, run: Path, 
     assert "trace.jsonl" in refused("verify", run, "--data", data)
 
 
-def test_a_changed_byte_of_the_text_is_found_by_the_name_of_its_file(
-    run: Path, data: Path, refused: Refused, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copytree(data, tmp_path / "data"))
-    file = copy / "train-00000.tokens.bin"
-    held = bytearray(file.read_bytes())
-    held[len(held) // 2] ^= 1
-    file.write_bytes(held)
-    said = refused("verify", run, "--data", copy)
-    assert file.name in said and "does not match its hash" in said
-
-
 def test_what_cannot_be_verified_is_refused(run: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
     assert "no prepared data" in refused("verify", run)
     assert "no prepared data" in refused("verify", run, "--data", tmp_path / "nothing")

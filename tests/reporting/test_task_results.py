@@ -9,6 +9,7 @@ from pathlib import Path
 
 import plotly.graph_objects
 import pytest
+import small_tasks
 from fake_corpus import html_of, words
 
 from daybreak.commands.report import main, report
@@ -35,16 +36,8 @@ def glue_results(protocol: str = "cramming", seeds: int = 5, leave_out: str = ""
     found = []
     for place, (task, metrics) in enumerate(GLUE.items()):
         scores = {m: [0.5 + place / 50 + at / 100 + s / 1000 for s in range(seeds)] for at, m in enumerate(metrics)}
-        found.append(
-            TaskResult(
-                protocol=protocol, task=task, model="pretrained", model_name="mini", kind="classification",
-                metric=metrics[0], scores=scores, seeds=list(range(seeds)), mean=sum(scores[metrics[0]]) / seeds,
-                spread=0.0016, selection="after the last epoch", train_rows=SIZES[task][0],
-                dev_rows=SIZES[task][1], baseline=0.4,
-                mismatched_rows=120 if task == "mnli" else 0, settings={"learning_rate": 4e-5, "epochs": 5},
-                hardware="CPU, 2 threads", seconds=1.0,
-            )
-        )  # fmt: skip
+        train_rows, dev_rows = SIZES[task]
+        found.append(small_tasks.result(task, scores, protocol=protocol, train_rows=train_rows, dev_rows=dev_rows))
     return [result for result in found if result.task != leave_out]
 
 
