@@ -19,7 +19,7 @@ from daybreak.data.filters.filter import Context
 from daybreak.data.pipeline.corpus import bundled
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.reporting.corpus import write_corpus_page
+from daybreak.reporting.corpus import corpus_page
 from daybreak.schemas.corpus import CorpusReport
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_filter.py"
@@ -82,7 +82,7 @@ def test_what_was_left_out_is_counted_by_filter_and_reason(corpus: Path, tmp_pat
     assert stand_ins.reasons == {"stands in for another page": 5} and equal.documents_in == 660
     assert [one.text for one in digits.examples] == [f"{TABLE} {place}" for place in (1, 2, 4)]
     assert digits.why.startswith("tables and lists: more than 20%") and "own_filter.py" in digits.why
-    page = write_corpus_page(data, tmp_path / "page.html").read_text()
+    page = corpus_page(data)
     assert "pages that stand in for others: at most 1,000" in page and "own_filter.py" in page
 
 

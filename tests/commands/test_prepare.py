@@ -39,7 +39,7 @@ from daybreak.data.tokenizers.tokenizer import SEP, TokenizerConfig, WordPiece, 
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.pretraining.run_start import other_tokenizer
 from daybreak.recipe import load_recipe
-from daybreak.reporting.corpus import write_corpus_page
+from daybreak.reporting.corpus import corpus_page
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import Manifest, SpecialIds
 
@@ -610,7 +610,7 @@ def test_a_sample_without_held_out_text_leaves_quality_open(tmp_path: Path, monk
     prepare([text], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
     assert report.tokenizer is None and report.advice is None
-    assert "Tokenizer" in write_corpus_page(tmp_path / "data", tmp_path / "page.html").read_text()
+    assert "Tokenizer" in corpus_page(tmp_path / "data")
 
 
 def test_a_tokenizer_that_deletes_the_held_out_text_is_refused_before_all_is_encoded(

@@ -17,7 +17,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.reporting import corpus
 from daybreak.reporting.blocks import figure
-from daybreak.reporting.corpus import corpus_page, is_data_folder, short_names, sources_table, write_corpus_page
+from daybreak.reporting.corpus import corpus_page, is_data_folder, short_names, sources_table
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import read_run
 from daybreak.schemas.corpus import (
@@ -148,7 +148,7 @@ def test_hostile_names_are_only_text():
 def test_a_data_folder_makes_one_file_that_loads_nothing(tmp_path):
     folder = write_data(tmp_path / "web", fake_corpus())
     assert is_data_folder(folder) and not is_data_folder(tmp_path) and not is_data_folder(tmp_path / "absent")
-    page = write_corpus_page(folder, tmp_path / "deep" / "corpus.html").read_text()
+    page = corpus_page(folder)
     assert "<h1>web<small>prepared with the preset web</small></h1>" in page and "default-src 'none'" in page
     assert "refresh" not in page[: page.index("<style>")] and "/home/someone" not in page
     for part in ("What was left out", "Documents", "Sources", "Contamination with evaluation text", "Tokenizer"):
@@ -159,8 +159,7 @@ def test_a_folder_without_its_report_is_refused(tmp_path):
     old = write_data(tmp_path / "old", fake_corpus())
     (old / "corpus.json").unlink()
     with pytest.raises(UserError, match="an earlier version prepared it"):
-        write_corpus_page(old, tmp_path / "out.html")
-    assert not (tmp_path / "out.html").exists()
+        corpus_page(old)
     (old / "corpus.json").write_text('{"case": 3')
     with pytest.raises(UserError, match="cannot be read as JSON"):
         corpus_page(old)
@@ -171,7 +170,7 @@ def test_half_a_character_in_a_file_name_can_be_written(tmp_path):
     folder = write_data(tmp_path / "web", fake_corpus())
     plain = json.loads((folder / "corpus.json").read_text()) | {"sources": [dataclasses.asdict(sources[0])]}
     (folder / "corpus.json").write_text(json.dumps(plain))
-    assert "caf?.txt" in write_corpus_page(folder, tmp_path / "out.html").read_text()
+    assert b"caf?.txt" in corpus_page(folder).encode()
 
 
 @pytest.mark.parametrize("place", ["corpus.json", "data/corpus.json"])

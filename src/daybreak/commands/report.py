@@ -20,7 +20,7 @@ from daybreak.core.terminal import open_in_browser, say
 from daybreak.evaluation.protocols.anchors import Anchor, anchors_for, computed, standing, table_anchors
 from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.scoring.resampling import compare
-from daybreak.reporting.corpus import is_data_folder, write_corpus_page
+from daybreak.reporting.corpus import corpus_page, is_data_folder
 from daybreak.reporting.page import render_page, with_unique_labels
 from daybreak.reporting.runs import Published, RunRecords, read_folder
 from daybreak.reporting.tasks import glue_table, line
@@ -85,15 +85,18 @@ def report(
         raise UserError(f"'{form}' is not a report format.", f"Choose {' or '.join(FORMS)}.")
     if out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out report.html`.")
+    sentences: list[str] = []
     if len(runs) == 1 and is_data_folder(runs[0]):
-        return write_corpus_page(runs[0], out, form=form, text=text)
-    read = with_unique_labels([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
-    comparisons, unpaired = ([], []) if study else _compared(read)
-    published = [_published(each) for each in computed()]
-    page = render_page(read, comparisons, unpaired, form=form, published=published, text=text, study=study)
+        page = corpus_page(runs[0], form=form, text=text)
+    else:
+        read = with_unique_labels([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
+        comparisons, unpaired = ([], []) if study else _compared(read)
+        published = [_published(each) for each in computed()]
+        page = render_page(read, comparisons, unpaired, form=form, published=published, text=text, study=study)
+        sentences = [*map(line, comparisons), *unpaired]
     make_folder(out.parent)
     write_text(out, page)
-    for sentence in [*map(line, comparisons), *unpaired]:
+    for sentence in sentences:
         say(sentence)
     return out
 

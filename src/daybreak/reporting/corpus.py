@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, read_json, write_text
+from daybreak.core.files import read_json
 from daybreak.core.formatting import count, listed, percent, significant
 from daybreak.core.terminal import duration
 from daybreak.reporting.background import text_facts
@@ -63,14 +63,6 @@ LAST_WORD = re.compile(r"(?<=[a-z0-9])[A-Z][a-z]+$")
 def is_data_folder(path: Path) -> bool:
     """Whether the folder was made by ``daybreak prepare``; a run folder, which may contain one, is not."""
     return (path / MANIFEST).is_file()
-
-
-def write_corpus_page(folder: Path, out: Path, *, form: str = "html", text: bool = True) -> Path:
-    """Write the page about a data folder and return its path; ``form`` and ``text`` as for ``report``."""
-    page = corpus_page(folder, form=form, text=text)
-    make_folder(out.parent)
-    write_text(out, page)
-    return out
 
 
 def corpus_page(folder: Path, *, form: str = "html", text: bool = True) -> str:

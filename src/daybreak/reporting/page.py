@@ -38,6 +38,7 @@ def render_page(
     """Return a page about one run, or about several that are compared in the same plots.
 
     Args:
+        runs: with unique labels.
         comparisons: of tasks on which both sides were fine-tuned with the same examples.
         unpaired: why other tasks that both sides have are not compared, a sentence each.
         form: html, one self-contained file, or md.
@@ -45,7 +46,6 @@ def render_page(
         text: whether held-out sentences may be on the page.
         study: the study whose cells the runs are.
     """
-    runs = with_unique_labels(runs)
     several, pretrained = len(runs) > 1, any(run.pretrained_here for run in runs)
     body = [
         headline(runs),
