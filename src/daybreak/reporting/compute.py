@@ -180,7 +180,7 @@ def _why_not(run: RunRecords) -> str:
     """Why a run is not plotted; empty if it is."""
     if run.glue is None:
         return run.glue_lacks
-    if not run.pretrained_here or capacity(run) is None:
+    if capacity(run) is None:
         return "not plotted: the compute of its pretraining is not recorded"
     return "not plotted: it continues another model, whose compute is not recorded" if run.continued else ""
 
@@ -196,7 +196,7 @@ def _row(runs: Sequence[RunRecords], number: int) -> list[Any]:
     details = [small(text) for text in (done and f"computed: {done}", why) if text]
     return [
         join(run_name(runs, number), *details),
-        significant(possible / EXA) if possible and run.pretrained_here else UNKNOWN,
+        significant(possible / EXA) if possible else UNKNOWN,
         UNKNOWN if run.glue is None else score(run.glue),
     ]
 
