@@ -12,33 +12,110 @@ Runs of other recipes than the flagship's are skipped with a message.
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import measure
 import numpy as np
 import torch
+from scipy import optimize
 
-from daybreak.core.files import read_json, write_json
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, read_json_lines, write_json
+from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.sequences.shards import open_shards
 from daybreak.forecasting.difficulty import compression
-from daybreak.forecasting.fitting import fit, leave_out
-from daybreak.forecasting.runs import is_even, law_run, why_not
+from daybreak.forecasting.law import course_means, inner_parameters, log_fraction, why_not, worth
 from daybreak.models.importing import load_pretrained
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import load_recipe
 from daybreak.reporting.studies import data_variant
-from daybreak.schemas.forecast import LawRun
-from daybreak.schemas.run import PLATEAU_MARGIN, Decisions, Summary
+from daybreak.schemas.forecast import Law, Residual, UsualLoss
+from daybreak.schemas.run import PLATEAU_MARGIN, Decisions, Manifest, Summary
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy
 from daybreak.studies.cell_runner import slug
 
 FOLDS = 5
 NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")
+MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Points of a run at which its training loss is compared with the typical loss."""
+UNEVEN = 0.12
+"""How far the fraction of its tokens that half of a run reads may be from a half."""
+EXPECTED = (math.log(0.15), math.log(0.2), 0.34, math.log(0.3), 0.28, 1.0)
+UNSURE = (0.5, 0.7, 0.1, 0.7, 0.1, 1.0)
+"""Prior mean and standard deviation of the coefficients: the exponents of Hoffmann et al. (arXiv:2203.15556, eq. 10),
+a floor near that of large models, and a million tokens until the loss falls. The prior matters only for what the runs
+leave open, such as the gain of much larger models."""
+NOISE = 0.02
+"""Initial standard deviation of a run's log loss, which weighs the runs against the prior."""
+FEWEST = 8
+"""Fewest runs for a fit, and for the usual loss at a mark."""
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawRun:
+    """A finished run as input to the fit of the scaling law."""
+
+    name: str
+    inner: int
+    """Parameters outside the embedding."""
+    tokens: int
+    """Training tokens."""
+    unique: int
+    """Tokens of the training text; fewer than ``tokens`` if it was read more than once."""
+    unigram_loss: float
+    compression: float
+    """Difficulty of the text, see ``forecasting.difficulty``."""
+    loss: float
+    """Final loss on all held-out sequences."""
+    course: list[float | None]
+    """Mean training loss just before each of MARKS, of the objective at that point; None if nothing was logged."""
+
+
+def law_run(run: RunFolder, name: str, difficulty: float) -> LawRun:
+    """Return a finished run as input of the fit.
+
+    Args:
+        run: a run folder or its record: recipe.json, data.json, summary.json and metrics.jsonl.
+        difficulty: of the text, as ``compression`` in the run's forecast.json.
+    """
+    summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
+    steps, recipe = steps_of(run), read_recipe_file(run.recipe)
+    means = course_means([line["progress"] for line in steps], [line["loss"] for line in steps], MARKS)
+    return LawRun(
+        name=name,
+        inner=inner_parameters(summary.parameters, data.vocabulary, recipe["model"]["hidden_size"]),
+        tokens=summary.tokens,
+        unique=data.train.tokens,
+        unigram_loss=round(summary.validation.unigram_loss, 5),
+        compression=round(difficulty, 5),
+        loss=round(summary.validation.loss, 5),
+        course=[None if mean is None else round(mean, 5) for mean in means],
+    )
+
+
+def is_even(run: RunFolder) -> bool:
+    """Return whether half of the run read about half of its tokens.
+
+    If the machine stalled, the phases of a timed run cover other fractions of the text than the law assumes.
+    """
+    steps = steps_of(run)
+    half = next((line["tokens"] for line in steps if line["progress"] >= 0.5), math.inf)
+    return bool(steps) and abs(half / steps[-1]["tokens"] - 0.5) <= UNEVEN
+
+
+def steps_of(run: RunFolder) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl that describe steps."""
+    return [line for line in read_json_lines(run.metrics) if line["type"] == "step"]
 
 
 def heldout(run: RunFolder, data: Path) -> tuple[float, float]:
@@ -103,6 +180,110 @@ def runs_of_study(folder: Path) -> list[LawRun]:
     return found
 
 
+# ---------------------------------------------------------------- the fit
+
+
+def fit(runs: Sequence[LawRun]) -> Law:
+    """Fit the law and the usual course.
+
+    Args:
+        runs: at least FEWEST runs that left the unigram plateau.
+    """
+    if len(runs) < FEWEST:
+        raise UserError(f"{len(runs)} runs are too few to fit a law on.", f"Name at least {FEWEST}.")
+    z = np.array([math.log(run.loss / run.unigram_loss) for run in runs])
+    facts = facts_of(runs)
+    theta, covariance, spread, freedom = coefficients_of(facts, z)
+    expected = log_fraction(theta, *facts)
+    return Law(
+        coefficients=[round(float(value), 6) for value in theta],
+        covariance=[[float(f"{value:.4g}") for value in row] for row in covariance],
+        spread=round(spread, 6),
+        freedom=freedom,
+        inner=(min(run.inner for run in runs), max(run.inner for run in runs)),
+        tokens=(min(run.tokens for run in runs), max(run.tokens for run in runs)),
+        epochs=round(max(run.tokens / run.unique for run in runs), 2),
+        usual=usual_losses(runs, expected, z),
+        residuals=[
+            Residual(name=run.name, loss=round(run.loss, 4), fitted=round(run.unigram_loss * math.exp(at), 4))
+            for run, at in zip(runs, expected)
+        ],
+    )
+
+
+def facts_of(runs: Sequence[LawRun]) -> np.ndarray:
+    """Return N, D and log p of each run [3, R]."""
+    return np.array([(run.inner, worth(run.tokens, run.unique), run.compression) for run in runs], dtype=float).T
+
+
+def coefficients_of(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
+    """Return the coefficients [6], their covariance, the residual deviation and the degrees of freedom.
+
+    Uses Huber's loss, as in Hoffmann et al. (section 3.3), so that an outlier has little effect.
+    """
+    start, width = np.array(EXPECTED), np.array(UNSURE)
+    noise = NOISE
+    for _ in range(20):  # the weight of the runs and their spread depend on each other
+
+        def errors(theta: np.ndarray, noise: float = noise) -> np.ndarray:
+            return np.concatenate([(log_fraction(theta, *facts) - z) / noise, (theta - start) / width])
+
+        found = optimize.least_squares(errors, start, loss="huber", f_scale=1.5)
+        apart = found.fun[: len(z)] * noise
+        # Degrees of freedom that the coefficients take from the runs rather than from the prior.
+        curvature = found.jac.T @ found.jac
+        taken = float(np.trace(np.linalg.solve(curvature, curvature - np.diag(width**-2.0))))
+        freedom = max(1, round(len(z) - taken))
+        spread = math.sqrt(float(apart @ apart) / freedom)
+        if abs(spread - noise) < 1e-4 * noise:
+            break
+        noise = max(spread, 1e-4)
+    return found.x, np.linalg.inv(curvature), spread, freedom
+
+
+def usual_losses(runs: Sequence[LawRun], expected: np.ndarray, z: np.ndarray) -> list[UsualLoss]:
+    """Return the usual loss at each mark that enough runs have."""
+    found = []
+    for place, at in enumerate(MARKS):
+        fractions = {
+            number: math.log(loss / run.unigram_loss)
+            for number, run in enumerate(runs)
+            if (loss := run.course[place]) is not None
+        }
+        if len(fractions) < FEWEST:
+            continue
+        there, seen = list(fractions), np.array(list(fractions.values()))
+        design = np.stack([np.ones(len(there)), expected[there]], axis=1)
+        (offset, slope), *_ = np.linalg.lstsq(design, seen, rcond=None)
+        above, rest = seen - design @ (offset, slope), z[there] - expected[there]
+        # A loss above the usual one at the mark never predicts a lower final loss.
+        pull = max(0.0, float(above @ rest) / max(float(above @ above), 1e-12))
+        left = rest - pull * above
+        numbers = {
+            "offset": float(offset),
+            "slope": float(slope),
+            "spread": math.sqrt(float(above @ above) / (len(there) - 2)),
+            "pull": pull,
+            "left": math.sqrt(float(left @ left) / (len(there) - 1)),
+        }
+        found.append(UsualLoss(at=at, **{name: round(value, 6) for name, value in numbers.items()}))
+    return found
+
+
+def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable]) -> list[Residual]:
+    """Forecast each run by a law fitted without its group; groups that leave too few runs are skipped."""
+    found = []
+    for group in dict.fromkeys(groups):
+        known = [run for run, other in zip(runs, groups) if other != group]
+        if len(known) < FEWEST:
+            continue
+        law = fit(known)
+        left = [run for run, other in zip(runs, groups) if other == group]
+        for run, z in zip(left, log_fraction(np.array(law.coefficients), *facts_of(left))):
+            found.append(Residual(name=run.name, loss=run.loss, fitted=run.unigram_loss * math.exp(float(z))))
+    return found
+
+
 def judged(runs: list[LawRun], groups: list[Any]) -> dict[str, Any]:
     """Error of each run under a law fitted without it."""
     apart = [each.fitted / each.loss - 1.0 for each in leave_out(runs, groups)]
@@ -114,6 +295,9 @@ def judged(runs: list[LawRun], groups: list[Any]) -> dict[str, Any]:
         "largest_error": float(np.max(np.abs(apart))),
         "bias": float(np.mean(apart)),
     }
+
+
+# ---------------------------------------------------------------- command line
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Runs whose law is known, because it was made up."""
+"""A law whose truth is known, because it was made up."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import math
 import numpy as np
 
 from daybreak.forecasting.law import CENTRE, log_fraction
-from daybreak.schemas.forecast import MARKS, LawRun
+from daybreak.schemas.forecast import Law, UsualLoss
 
 TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 1.2])
 SIZES = (330_000, 900_000, 2_700_000, 9_000_000)
 TOKENS = (1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000)
 PLENTY = 10**9
+LUCK = 0.02
+"""Standard deviation of a run's luck: the log of its loss over that of the law."""
 SEEN = 0.4
 """What of a run's luck shows in its course."""
+MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def true_loss(inner: int, tokens: float, luck: float = 0.0, compression: float = CENTRE[2]) -> float:
@@ -22,19 +25,23 @@ def true_loss(inner: int, tokens: float, luck: float = 0.0, compression: float =
     return 7.0 * math.exp(float(log_fraction(TRUTH, *facts)[0]) + luck)
 
 
-def made_up(noise: float, seed: int) -> list[LawRun]:
-    chance = np.random.default_rng(seed)
-    found = []
-    for inner in SIZES:
-        for tokens in TOKENS:
-            luck, compression = noise * chance.standard_normal(), float(chance.uniform(-0.3, -0.05))
-            z = math.log(true_loss(inner, tokens, 0.0, compression) / 7.0)
-            course = [7.0 * math.exp(0.1 + (0.4 + 0.5 * at) * z + luck / SEEN) for at in MARKS]
-            found.append(
-                LawRun(
-                    name=f"{inner}-{tokens}", inner=inner, tokens=tokens, unique=PLENTY,
-                    unigram_loss=7.0, compression=compression,
-                    loss=true_loss(inner, tokens, luck, compression), course=list(course),
-                )
-            )  # fmt: skip
-    return found
+def usual_loss(at: float, loss: float) -> float:
+    """The training loss at a mark, in nats, of a run that ends with ``loss``."""
+    return 7.0 * math.exp(0.1 + (0.4 + 0.5 * at) * math.log(loss / 7.0))
+
+
+def true_law() -> Law:
+    """What a fit to very many runs of these sizes and tokens would find."""
+    return Law(
+        coefficients=TRUTH.tolist(),
+        covariance=[[0.0] * 6] * 6,
+        spread=LUCK,
+        freedom=1000,
+        inner=(SIZES[0], SIZES[-1]),
+        tokens=(TOKENS[0], TOKENS[-1]),
+        epochs=TOKENS[-1] / PLENTY,
+        usual=[
+            UsualLoss(at=at, offset=0.1, slope=0.4 + 0.5 * at, spread=LUCK / SEEN, pull=SEEN, left=LUCK / 10)
+            for at in MARKS
+        ],
+    )

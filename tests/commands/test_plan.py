@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_laws import made_up
+from fake_laws import true_law
 
 from daybreak.commands import plan
 from daybreak.core.budget import Budget
@@ -16,7 +16,6 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.forecasting.fitting import fit
 from daybreak.forecasting.tasks import fit_tasks
 from daybreak.pretraining import planning
 from daybreak.pretraining.flops import flops_per_token
@@ -28,7 +27,7 @@ from daybreak.training.monitoring.disk import gigabytes, most_bytes
 
 @pytest.fixture
 def law(monkeypatch: pytest.MonkeyPatch) -> Law:
-    found = fit(made_up(0.01, 1))
+    found = true_law()
     for place in (plan, planning):
         monkeypatch.setattr(place, "shipped_law", lambda: found)
     return found

@@ -6,30 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmark_scripts import beside, script
 
 from daybreak.core.files import read_json
 from daybreak.core.serialization import from_dict
-from daybreak.forecasting.fitting import fit
 from daybreak.forecasting.law import CENTRE, RunSpec, predict_loss, shipped_law
 from daybreak.pretraining.hardware_choices import why_no_forecast
 from daybreak.recipe import load_recipe
-from daybreak.schemas.forecast import MARKS, Law, LawRun
+from daybreak.schemas.forecast import Law
+
+__all__ = ["beside"]  # a fixture
 
 RECORDS = Path(__file__).resolve().parents[2] / "records"
 
 
-def recorded() -> list[LawRun]:
-    found: list[LawRun] = []
-    for path in sorted(RECORDS.glob("*law-runs*.json")):
-        found += [from_dict(LawRun, run) for run in read_json(path)["runs"]]
-    return found
-
-
 def test_the_law_is_that_of_the_records() -> None:
-    again, law = fit(recorded()), shipped_law()
+    fitted, law = script("law"), shipped_law()
+    again = fitted.fit(fitted.recorded(RECORDS))
     assert again.coefficients == pytest.approx(law.coefficients, rel=1e-3, abs=1e-3)
     assert (again.inner, again.tokens, again.freedom) == (law.inner, law.tokens, law.freedom)
-    assert [mark.at for mark in law.usual] == list(MARKS)
+    assert [mark.at for mark in law.usual] == list(fitted.MARKS)
     assert again.residuals == [replace(one, fitted=pytest.approx(one.fitted, rel=1e-3)) for one in law.residuals]
     filed = max(RECORDS.glob("*-law.json"))
     assert from_dict(Law, read_json(filed)["law"]) == law, "python benchmarks/law.py --records records --law ..."

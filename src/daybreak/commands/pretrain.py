@@ -31,9 +31,8 @@ from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
 from daybreak.forecasting.difficulty import compression
-from daybreak.forecasting.law import RunSpec, shipped_law
+from daybreak.forecasting.law import RunSpec, inner_parameters, shipped_law
 from daybreak.forecasting.live import ForecastMonitor
-from daybreak.forecasting.runs import inner_parameters
 from daybreak.pretraining.flops import meta_model
 from daybreak.pretraining.hardware_choices import (
     first_decisions,

@@ -6,11 +6,13 @@ baseline.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -32,12 +34,40 @@ SLACK = 1.05
 """Factor by which a run may exceed the fitted range without a note."""
 WINDOW = 0.05
 """Fraction of a run over which its training loss is averaged before a mark."""
+FIXED = ("rows", "objective", "schedule", "ramp", "phase2", "finish", "average", "origin")
+"""Fields of a recipe that must equal the flagship's."""
+STEP_TOKENS = (1_024, 4_096)
+"""Fewest and most tokens per step of the fitted runs."""
 
 
 @cache
 def shipped_law() -> Law:
     """Return the law that comes with this version."""
     return read_json(LAW_FILE, Law)
+
+
+def why_not(recipe: Mapping[str, Any], flagship: Mapping[str, Any]) -> str:
+    """Return why the law does not apply to a recipe, or "" if it does.
+
+    Args:
+        recipe: plain values of the recipe.
+        flagship: plain values of a recipe that the law was fitted on.
+    """
+    for field in FIXED:
+        if json.dumps(recipe[field], sort_keys=True) != json.dumps(flagship[field], sort_keys=True):
+            return f"its {field} settings differ from those of daybreak-mini"
+    for field in ("model", "optimizer"):
+        if recipe[field]["kind"] != flagship[field]["kind"]:
+            return f"its {field} has another type than that of daybreak-mini"
+    if not STEP_TOKENS[0] <= recipe["batch"] * recipe["length"] <= STEP_TOKENS[1]:
+        least, most = STEP_TOKENS
+        return f"a step reads {recipe['batch'] * recipe['length']:,} tokens, outside {least:,} to {most:,}"
+    return ""
+
+
+def inner_parameters(parameters: int, vocabulary: int, hidden_size: int) -> int:
+    """Return the parameters outside the embedding, which is tied to the decoder."""
+    return parameters - vocabulary * hidden_size
 
 
 def worth(tokens: float, unique: float) -> float:

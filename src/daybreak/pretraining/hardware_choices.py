@@ -13,7 +13,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import say
 from daybreak.core.world import World
-from daybreak.forecasting.runs import why_not
+from daybreak.forecasting.law import why_not
 from daybreak.pretraining.setup import PretrainingJob, heldout_losses
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.run import Decisions

@@ -19,8 +19,7 @@ from daybreak.core.terminal import quiet
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import Shards
 from daybreak.forecasting.difficulty import compression
-from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, predict_loss, shipped_law
-from daybreak.forecasting.runs import inner_parameters
+from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, inner_parameters, predict_loss, shipped_law
 from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
 from daybreak.pretraining.flops import flops_per_token, meta_model, vocabulary_of
 from daybreak.pretraining.hardware_choices import first_decisions, why_no_forecast, with_measurements

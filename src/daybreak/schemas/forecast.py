@@ -1,4 +1,4 @@
-"""Types of forecasts: the runs that the scaling law is fitted to, the law, and forecasts of losses and scores.
+"""Types of forecasts: the scaling law, the lines of tasks, and forecasts of losses and scores.
 
 Losses are nats per masked token on the fixed held-out positions. A relative loss is a loss divided by that of the
 unigram baseline on the same positions (``ValidationRecord.unigram_loss``), which makes texts and vocabularies
@@ -8,29 +8,6 @@ comparable.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Points of a run at which its training loss is compared with the typical loss."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LawRun:
-    """A finished run as input to the fit of the scaling law."""
-
-    name: str
-    inner: int
-    """Parameters outside the embedding."""
-    tokens: int
-    """Training tokens."""
-    unique: int
-    """Tokens of the training text; fewer than ``tokens`` if it was read more than once."""
-    unigram_loss: float
-    compression: float
-    """Difficulty of the text, see ``forecasting.difficulty``."""
-    loss: float
-    """Final loss on all held-out sequences."""
-    course: list[float | None]
-    """Mean training loss just before each of MARKS, of the objective at that point; None if nothing was logged."""
 
 
 @dataclass(frozen=True, kw_only=True)
