@@ -253,8 +253,6 @@ def test_the_folder_is_a_stock_one(kind: str, export: Callable[[str], Export]) -
     assert tokenizer.model_input_names == ["input_ids", *segments, "attention_mask"]
     encoded = tokenizer("The teacher finds the [MASK] .", "A river.", return_tensors="pt")
     assert encoded["input_ids"][0, [0, -1]].tolist() == [2, 3] and 4 in encoded["input_ids"]
-    with torch.inference_mode():
-        assert torch.isfinite(stock(**encoded).logits).all()
 
 
 def test_an_export_replaces_the_one_before_and_a_full_disk_does_not(

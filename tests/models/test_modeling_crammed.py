@@ -1,4 +1,7 @@
-"""The file that travels with a crammed export: our logits, in stock transformers, and heads that learn."""
+"""The files that travel with a crammed export: they open in stock transformers, and their heads learn.
+
+test_encoders.py compares the logits of every layout. The heads are the same for all but for their pooling.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,6 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=LAYOUTS)
-def shape(request: pytest.FixtureRequest) -> CrammedEncoder:
-    return LAYOUTS[request.param]
-
-
 def exported(shape: CrammedEncoder, folder: Path) -> Crammed:
     """Write what an export writes, without a tokenizer."""
     model = built(shape)
@@ -58,21 +56,15 @@ def exported(shape: CrammedEncoder, folder: Path) -> Crammed:
     return model
 
 
+@pytest.mark.parametrize("name", ["version 2", "simple"])
 @torch.inference_mode()
-def test_the_exported_folder_gives_our_logits(shape: CrammedEncoder, tmp_path: Path) -> None:
-    model = exported(shape, tmp_path)
+def test_the_exported_folder_gives_our_logits(name: str, tmp_path: Path) -> None:
+    model = exported(LAYOUTS[name], tmp_path)
     theirs = AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
     assert type(theirs).__module__.startswith("transformers_modules.")
-    assert theirs.num_parameters() == model.parameter_count()
     ids, attend = tokens(), padding()
-    assert_close(model.logits(ids), theirs(input_ids=ids).logits)
     masked = theirs(input_ids=ids, attention_mask=attend.long(), token_type_ids=torch.zeros_like(ids)).logits
     assert_close(model.logits(ids, attend=attend), masked)
-    positions = torch.tensor([[2, 0], [4, 5], [6, 6]])
-    chosen = masked.gather(1, positions[:, :, None].expand(-1, -1, VOCABULARY))
-    assert_close(model.logits(ids, positions, attend=attend), chosen)
-    alone = theirs(input_ids=ids[2:, :7]).logits
-    assert torch.allclose(masked[2:, :7], alone, atol=1e-4) is not shape.attend_padding
 
 
 def test_the_modelling_files_know_only_each_other_torch_and_transformers() -> None:
@@ -170,9 +162,9 @@ def test_sequence_labels_are_learned_by_heart(name: str, labels: str, tmp_path: 
     assert learn(model, labels=answers) < 0.1
 
 
-def test_token_labels_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path) -> None:
+def test_token_labels_are_learned_by_heart(tmp_path: Path) -> None:
     """Issue 40 of the original."""
-    exported(shape, tmp_path)
+    exported(LAYOUTS["version 2"], tmp_path)
     torch.manual_seed(0)
     model = AutoModelForTokenClassification.from_pretrained(tmp_path, trust_remote_code=True, num_labels=4)
     labels = torch.where(padding(), tokens() % 4, -100)
@@ -180,8 +172,8 @@ def test_token_labels_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path
     assert learn(model, labels=labels) < 0.1
 
 
-def test_spans_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path) -> None:
-    exported(shape, tmp_path)
+def test_spans_are_learned_by_heart(tmp_path: Path) -> None:
+    exported(LAYOUTS["version 2"], tmp_path)
     torch.manual_seed(0)
     model = AutoModelForQuestionAnswering.from_pretrained(tmp_path, trust_remote_code=True)
     starts, ends = torch.tensor([3, 0, 6]), torch.tensor([9, 0, 6])
@@ -204,8 +196,8 @@ def test_the_loss_of_spans_is_that_of_stock_heads(tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
-def test_each_choice_is_a_sequence_of_its_own(shape: CrammedEncoder, tmp_path: Path) -> None:
-    exported(shape, tmp_path)
+def test_each_choice_is_a_sequence_of_its_own(tmp_path: Path) -> None:
+    exported(LAYOUTS["one layer"], tmp_path)  # a mean over positions, without padding
     torch.manual_seed(0)
     model = AutoModelForMultipleChoice.from_pretrained(tmp_path, trust_remote_code=True).eval()
     single = AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True, num_labels=1).eval()
@@ -220,8 +212,8 @@ def test_each_choice_is_a_sequence_of_its_own(shape: CrammedEncoder, tmp_path: P
     torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(output.logits, torch.tensor([0, 1, 1])))
 
 
-def test_choices_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path) -> None:
-    exported(shape, tmp_path)
+def test_choices_are_learned_by_heart(tmp_path: Path) -> None:
+    exported(LAYOUTS["version 2"], tmp_path)
     torch.manual_seed(0)
     model = AutoModelForMultipleChoice.from_pretrained(tmp_path, trust_remote_code=True)
     ids, labels = tokens(rows=6).view(3, 2, -1), torch.tensor([1, 0, 1])
