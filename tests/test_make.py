@@ -37,7 +37,7 @@ def test_make_test_passes_arguments_on() -> None:
 
 
 @needs_xdist
-@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (6, 6), (64, 6)])
+@pytest.mark.parametrize(("cores", "workers"), [(2, 2), (64, 6)])
 def test_there_is_a_worker_for_each_usable_core_up_to_six(
     cores: int, workers: int, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

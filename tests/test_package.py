@@ -51,11 +51,10 @@ def test_the_command_of_the_wheel_runs_in_an_environment_of_its_own(wheel: Path,
     borrowed = next(path for path in sys.path if (Path(path) / "tyro").is_dir())
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": ""}
     ask = f"import sys; sys.path.append({borrowed!r}); from daybreak.cli import main; main()"
-    for arguments, expected in (["--version"], daybreak.__version__), (["recipes", "tiny"], "ModernEncoder"):
-        done = subprocess.run(
-            [python, "-c", ask, *arguments], capture_output=True, text=True, cwd=tmp_path, env=clean, check=False
-        )
-        assert (done.returncode, expected in done.stdout) == (0, True), done.stdout + done.stderr
+    done = subprocess.run(
+        [python, "-c", ask, "recipes", "tiny"], capture_output=True, text=True, cwd=tmp_path, env=clean, check=False
+    )
+    assert (done.returncode, "ModernEncoder" in done.stdout) == (0, True), done.stdout + done.stderr
     law = "from daybreak.forecasting.law import shipped_law; assert shipped_law().residuals"
     where = f"import sys; sys.path.append({borrowed!r}); {law}; import daybreak; print(daybreak.__file__)"
     told = subprocess.run([python, "-c", where], capture_output=True, text=True, cwd=tmp_path, env=clean, check=True)

@@ -50,6 +50,8 @@ def requests(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The strict build: it ends at a dead link, a page that the navigation lacks or does not find, and an unknown name
+    in the reference."""
     out = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
@@ -66,14 +68,6 @@ def test_the_reader_of_pages_finds_what_a_browser_fetches() -> None:
 
 
 @needs_mkdocs
-def test_every_page_of_the_docs_is_on_the_site(site: Path) -> None:
-    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
-    assert {f"{path.stem}.html" for path in (ROOT / "docs").glob("*.md")} <= pages
-    assert {"RULES.html", "CHANGELOG.html", "records/index.html"} <= pages
-    assert (site / "search" / "search_index.json").is_file()
-
-
-@needs_mkdocs
 def test_no_page_asks_another_host(site: Path) -> None:
     foreign = [
         f"{path.relative_to(site)}: {asked}"
@@ -85,20 +79,3 @@ def test_no_page_asks_another_host(site: Path) -> None:
         asked = re.findall(r"(?:url\(\s*|@import\s+)['\"]?([^'\")]+)", path.read_text(encoding="utf-8"))
         foreign += [f"{path.relative_to(site)}: {one}" for one in asked if ELSEWHERE.match(one)]
     assert foreign == []
-
-
-@needs_mkdocs
-def test_every_link_within_the_site_leads_somewhere(site: Path) -> None:
-    dead = []
-    for path in site.rglob("*.html"):
-        for link in re.findall(r'(?:href|src)="([^"#?]+)[^"]*"', path.read_text(encoding="utf-8")):
-            if path.name != "404.html" and not re.match(r"[a-z]+:|//", link) and not (path.parent / link).exists():
-                dead.append(f"{path.relative_to(site)}: {link}")
-    assert dead == []
-
-
-@needs_mkdocs
-def test_the_reference_knows_what_the_page_names(site: Path) -> None:
-    page = (site / "reference.html").read_text(encoding="utf-8")
-    named = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(named) > 40 and [name for name in named if f'id="{name}"' not in page] == []
