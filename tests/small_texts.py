@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import struct
-from itertools import accumulate
 from pathlib import Path
 
 
@@ -16,17 +14,6 @@ def write_records(path: Path, documents: int = 600, seed: int = 5) -> Path:
     texts = [" ".join(chance.choices(words, k=chance.randrange(3, 60))).capitalize() for _ in range(documents)]
     texts += chance.sample(texts, documents // 10)
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
-
-
-def write_tokens(path: Path, documents: list[list[int]], width: int = 2, made_with: str = "theirs") -> Path:
-    """A file as datatrove's TokenizedFile writes it."""
-    kind = {2: "H", 4: "I"}[width]
-    path.write_bytes(b"".join(struct.pack(f"<{len(ids)}{kind}", *ids) for ids in documents))
-    ends = list(accumulate(map(len, documents)))
-    Path(f"{path}.index").write_bytes(struct.pack(f"<{len(ends)}Q", *ends))
-    if made_with:
-        Path(f"{path}.metadata").write_text(f"{made_with}|{width}\n{ends[-1] if ends else 0}\n1 T")
     return path
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from page_commands import ROOT, SNIPPETS
-from small_texts import WHAT, WHO, small_text, write_tokens
+from small_texts import WHAT, WHO, small_text
 
 from daybreak import cli
 from daybreak.evaluation.glue_server.submission import FILES
@@ -33,10 +33,10 @@ RUNS = "pretrain_your_own/run runs/mine runs/mini runs/tiny runs/other runs/a ru
 LIES = {
     **dict.fromkeys(RUNS, "run"),
     **dict.fromkeys(("data/mine", "DATA", "pretrain_your_own/data"), "data"),
-    **dict.fromkeys(("their-tokenizer", "FOLDER"), "data/tokenizer"),
+    "FOLDER": "data/tokenizer",
     **dict.fromkeys(("glue", "GLUE"), "glue"),
     **{name: f"texts/{name}" for name in TEXT_FOLDERS},
-    **{name: name for name in ("MODEL", "PUBLISHED", "SCIBERT", "tokenized", "logs", "task", "docs")},
+    **{name: name for name in ("MODEL", "PUBLISHED", "SCIBERT", "logs", "task", "docs")},
 }
 """Name on the pages -> where it lies in the world that was written. Single files are in every copy."""
 OTHERWISE = {
@@ -72,7 +72,6 @@ def write_world(folder: Path) -> None:
     cli.dispatch(words("pretrain", "mini", "--data", folder / "data", "--out", run))
     cli.dispatch(words("evaluate", run, "--tasks", folder / "my_task.toml"))
     shutil.copytree(folder / "data", run / "data")  # as ``daybreak run`` leaves it
-    _write_tokens(folder)
     _write_models(folder)
 
 
@@ -124,16 +123,6 @@ def _write_files(folder: Path, chance: random.Random) -> None:
     recipe, _schedule = [one.text for one in SNIPPETS if one.page == "docs/recipes.md"]
     (folder / "my_recipe.py").write_text(recipe)
     (folder / "lid.176.bin").write_bytes(b"a model of languages")
-
-
-def _write_tokens(folder: Path) -> None:
-    from daybreak.data.tokenizers.tokenizer import load_tokenizer
-
-    tokenizer = load_tokenizer(folder / "data" / "tokenizer")
-    texts = (folder / "texts" / "my_texts" / "tales.txt").read_text().split("\n\n")
-    documents = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    (folder / "tokenized").mkdir()
-    write_tokens(folder / "tokenized" / "part.ds", documents)
 
 
 # ---------------------------------------------------------------- tasks

@@ -38,11 +38,10 @@ from daybreak.data.pipeline.corpus import Corpus, bundled
 from daybreak.data.pipeline.corpus_facts import count, finished, quality_on
 from daybreak.data.pipeline.first_pass import KEPT_BYTES, FirstPass, decide
 from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs_of
-from daybreak.data.pipeline.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
 from daybreak.data.pipeline.workers import over_parts, released
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import TOKENS, ByteCounter, addresses, find_files, spool_stdin
+from daybreak.data.readers.inputs import ByteCounter, addresses, find_files, spool_stdin
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import (
     TokenizerConfig,
@@ -89,8 +88,8 @@ class PreparationOptions(TextOptions):
 @dataclass(frozen=True, kw_only=True)
 class PrepareOptions(PreparationOptions, SizeOptions):
     text: Positional[tuple[str, ...]]
-    """Files, folders or globs: .txt .md .jsonl .csv .tsv .parquet .html, Wikipedia dumps, datatrove's .ds;
-    hf://owner/name; wikipedia, c4 or pile-subset; - for standard input."""
+    """Files, folders or globs: .txt .md .jsonl .csv .tsv .parquet .html, Wikipedia dumps; hf://owner/name; wikipedia,
+    c4 or pile-subset; - for standard input."""
     out: Path
     """Folder for the tokenizer and the shards."""
     recipe: str = ""
@@ -99,8 +98,7 @@ class PrepareOptions(PreparationOptions, SizeOptions):
     """Tokenizer type: WordPiece or ByteBPE. Defaults to the recipe's, else WordPiece."""
     tokenizer: TokenizerConfig = field(default_factory=WordPiece)
     tokenizer_from: str = ""
-    """Use the tokenizer of this folder (a model, prepared text or a run) instead of training one; for .ds files, the
-    tokenizer that made them."""
+    """Use the tokenizer of this folder (a model, prepared text or a run) instead of training one."""
     compare: str = ""
     """Tokenizer folder to compare with: prints the fraction of tokens that both vocabularies contain."""
     on: str = LOCAL
@@ -201,7 +199,6 @@ def prepare(
         files = find_files(given, stdin)
         preprocessing.check_sources(given, {file.given for file in files})
         rule = choose_rule(files, document)
-        of_tokens = tokenizer_folder(files, tokenizer, cut=split_sentences or chunk_characters > 0)
         identity = resuming.identity_of(
             files,
             given,
@@ -216,9 +213,8 @@ def prepare(
         if (manifest := resuming.earlier(Path(out), identity)) is not None:
             say(f"Data: {out} is ready ({_figures(manifest)}).")
             return manifest
-        show_beginning(files, of_tokens)
         parts = bundled(files, rule, together=not preprocessing.mixes)
-        corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters, of_tokens)
+        corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters)
         job = Job(corpus, preprocessing, steps, given, tokenizer, identity, compare, workers or usable_cores())
         manifest = _make_at(final, job, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
@@ -344,7 +340,7 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
         remove=job.preprocessing.remove_evaluation,
         near=work / "near" if any(isinstance(step, NearDuplicates) for step in steps) else None,
         show_text=job.preprocessing.show_text,
-        keep=0 if corpus.sentences or TOKENS in corpus.forms else KEPT_BYTES // max(1, len(corpus.parts)),
+        keep=0 if corpus.sentences else KEPT_BYTES // max(1, len(corpus.parts)),
     )
     _first_pass_parts(job, "Reading", settings, work / "survey")
     items = evaluation.counts if evaluation else ()
@@ -387,7 +383,6 @@ def _report(job: Job, found: FirstPass) -> None:
         "record": "one document per record",
         "page": "one document per page",
         "article": "one document per article",
-        "document": "documents from the index",
     }
     rules = " and ".join(meaning[name] for name in job.corpus.rule_name.split(" and "))
     size = job.corpus.chunk_characters

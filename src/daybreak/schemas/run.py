@@ -77,8 +77,8 @@ class Manifest:
     vocabulary: int
     token_bytes: int
     document_rule: str
-    """Unit of a document: record, page, article or document (of tokens); for plain text file, line or blank-line.
-    Several are joined by 'and'."""
+    """Unit of a document: record, page or article; for plain text file, line or blank-line. Several are joined by
+    'and'. Folders of version 0.1 may say document, for files of token ids."""
     train: Split
     heldout: Split
     unigram_counts: BlockFile

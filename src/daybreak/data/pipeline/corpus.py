@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.errors import UserError
-from daybreak.data.pipeline.tokenized import read_tokens, split_documents
 from daybreak.data.readers.documents import Document, DocumentRule, Skips, cut_documents, read_file
 from daybreak.data.readers.file_range import FileRange
-from daybreak.data.readers.inputs import PARQUET, RECORDS, TEXT, TOKENS, UNITS, ByteCounter, InputFile
+from daybreak.data.readers.inputs import PARQUET, RECORDS, TEXT, UNITS, ByteCounter, InputFile
 from daybreak.data.readers.sentences import with_sentences
 from daybreak.data.readers.tables import row_groups
 
@@ -22,8 +21,8 @@ class Part:
 
     file: InputFile
     start: int
-    """Byte offset; for a .parquet file a row group, for a .ds file a document. A record or line belongs to the part in
-    which it begins, a document between blank lines to the part in which the last blank line before it begins."""
+    """Byte offset; for a .parquet file a row group. A record or line belongs to the part in which it begins, a document
+    between blank lines to the part in which the last blank line before it begins."""
     stop: int | None
     """In the same unit; None for the end of the file."""
 
@@ -33,12 +32,12 @@ class Part:
 
 
 def split_parts(files: Sequence[InputFile], rule: DocumentRule, part_bytes: int = PART_BYTES) -> list[Part]:
-    """Split uncompressed records and text (unless a file is one document), .parquet and .ds files into parts.
+    """Split uncompressed records and text (unless a file is one document) and .parquet files into parts.
 
     A part of a .parquet file has at least one row group. Other files are one part.
 
     Raises:
-        UserError: a .parquet file is damaged, or pyarrow is not installed; a .ds file has no index.
+        UserError: a .parquet file is damaged, or pyarrow is not installed.
     """
     found = []
     for file in files:
@@ -49,8 +48,6 @@ def split_parts(files: Sequence[InputFile], rule: DocumentRule, part_bytes: int 
 
 def _ends(file: InputFile, rule: DocumentRule, part_bytes: int) -> list[int]:
     """Return where the parts of a large file end, without the last part."""
-    if file.form == TOKENS:
-        return split_documents(file, part_bytes)
     if not file.compression and (file.form == RECORDS or (file.form == TEXT and rule.kind != "file")):
         return list(range(part_bytes, file.bytes, part_bytes))
     ends, size = [], 0
@@ -97,8 +94,6 @@ class Corpus:
     split_sentences: bool
     chunk_characters: int
     """Documents are split into chunks of about this length; 0 for no split."""
-    tokenizer: str = ""
-    """Folder of the tokenizer of token files; empty without such files."""
 
     def __post_init__(self) -> None:
         if self.chunk_characters < 0:
@@ -116,7 +111,7 @@ class Corpus:
 
     @property
     def forms(self) -> set[str]:
-        """The forms of the files, such as TEXT or TOKENS."""
+        """The forms of the files, such as TEXT or TABLE."""
         return {file.form for file in self.files}
 
     @property
@@ -133,7 +128,7 @@ class Corpus:
         """Describe document ``document`` of bundle ``number``, both 0-based, for an error message."""
         first, last = self.parts[number][0], self.parts[number][-1]
         until = f"' to '{last.file.name}" if last.file != first.file else ""
-        unit = {PARQUET: "row group", TOKENS: "document"}.get(first.file.form, "byte")
+        unit = "row group" if first.file.form == PARQUET else "byte"
         since = f" after {unit} {first.start:,}" if first.start else ""
         return f"document {document + 1:,} of '{first.file.name}{until}'{since}"
 
@@ -151,6 +146,4 @@ class Corpus:
 
     def _read(self, part: Part, skips: Skips, byte_counter: ByteCounter) -> Iterator[Document]:
         read = FileRange(part.file, skips, byte_counter, part.start, part.stop)
-        if part.file.form == TOKENS:
-            return read_tokens(read, self.tokenizer)
         return read_file(read, self.rule, self.text_field)

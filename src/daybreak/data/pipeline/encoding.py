@@ -27,7 +27,7 @@ from daybreak.data.pipeline.corpus import Corpus
 from daybreak.data.pipeline.first_pass import FirstPass, kept_documents
 from daybreak.data.pipeline.resuming import fill_once, part_folder, refuse_changed
 from daybreak.data.readers.documents import Document, Skips
-from daybreak.data.readers.inputs import TOKENS, ByteCounter
+from daybreak.data.readers.inputs import ByteCounter
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.sequences.shards import BlockWriter, ShardWriter, token_type
 from daybreak.data.tokenizers.fast_encoding import TextEncoder, fast_encoder
@@ -87,7 +87,7 @@ class EncodingJob:
             offsets=found.offsets,
             epochs=tuple(epochs),
             first_pass=found.folders,
-            fast=found.characters >= FAST_CHARACTERS and corpus.forms != {TOKENS},
+            fast=found.characters >= FAST_CHARACTERS,
         )
 
     @property
@@ -220,14 +220,8 @@ def _times(text: str, epochs: float) -> int:
 
 
 def _ids(batch: list[OutputDocument], encode: TextEncoder) -> Iterator[list[np.ndarray]]:
-    """Yield the ids of each document by sentence, or as one array; inputs that hold tokens are used unchanged."""
-    encoded = _encoded([document for document, *_ in batch if document.ids is None], encode)
-    for document, *_ in batch:
-        yield next(encoded) if document.ids is None else [document.ids]
-
-
-def _encoded(documents: list[Document], encode: TextEncoder) -> Iterator[list[np.ndarray]]:
-    parts = [list(document.sentences or (document.text,)) for document in documents]
+    """Yield the ids of each document by sentence, or as one array."""
+    parts = [list(document.sentences or (document.text,)) for document, *_ in batch]
     # Long texts are encoded in chunks, which uses all cores and bounds memory.
     pieces = [list(cut_at_whitespace(part)) for part in itertools.chain.from_iterable(parts)]
     ids, lengths = encode(list(itertools.chain.from_iterable(pieces)))

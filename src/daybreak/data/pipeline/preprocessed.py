@@ -34,7 +34,7 @@ from daybreak.data.pipeline.first_pass import ROW, FirstPass, decide
 from daybreak.data.pipeline.resuming import fill_once, identity_of, part_folder, refuse_changed
 from daybreak.data.pipeline.workers import over_parts
 from daybreak.data.readers.documents import Skips, choose_rule
-from daybreak.data.readers.inputs import TOKENS, ByteCounter, addresses, find_files
+from daybreak.data.readers.inputs import ByteCounter, addresses, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.schemas.run import Source
@@ -87,8 +87,6 @@ def find_text(
         rule = choose_rule(files, document)
         parts = bundled(files, rule, together=True)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters)
-        if TOKENS in corpus.forms:
-            raise UserError("It contains token ids, but preprocessings need text.", "Give the text itself.")
     except UserError as error:
         raise UserError(f"The source '{name}': {error.sentence}", error.remedy) from None
     settings = dict(document=document, text_field=text_field, split=split_sentences, chunk=chunk_characters)

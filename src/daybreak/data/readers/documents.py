@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
@@ -49,8 +47,6 @@ class Document:
     """The input it came from, as the user typed it."""
     sentences: tuple[str, ...] | None = None
     """The lines of an input with one sentence per line, else None. Joined by line breaks they equal the text."""
-    ids: np.ndarray | None = field(default=None, compare=False)
-    """Token ids of an input that holds tokens, unsigned [tokens], else None; ``text`` is the decoded ids."""
 
 
 @dataclass(frozen=True)

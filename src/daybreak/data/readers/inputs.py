@@ -26,7 +26,7 @@ from daybreak.data.readers import hub
 from daybreak.data.readers.unpacking import CHUNK, COMPRESSIONS, unpack
 
 TEXT, RECORDS, TABLE, PARQUET = "text", "records", "table", "parquet"
-PAGE, DUMP, DATA_SET, TOKENS = "page", "dump", "data set", "tokens"
+PAGE, DUMP, DATA_SET = "page", "dump", "data set"
 FORMS = {
     ".txt": TEXT,
     ".md": TEXT,
@@ -37,15 +37,12 @@ FORMS = {
     ".html": PAGE,
     ".htm": PAGE,
     ".xml": DUMP,
-    ".ds": TOKENS,
 }
-UNITS = {PAGE: "page", DUMP: "article", TOKENS: "document"}
+UNITS = {PAGE: "page", DUMP: "article"}
 UNITS |= dict.fromkeys((RECORDS, TABLE, PARQUET, DATA_SET), "record")
 """What one document is, for every form but TEXT, for which a rule decides."""
-BESIDE_TOKENS = (".ds.index", ".ds.metadata", ".ds.loss")
-"""Files that accompany a file of tokens; see ``tokenized``."""
 KNOWN = (
-    ".txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml, plain or with .gz, .zst or .bz2; .parquet, .ds; "
+    ".txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml, plain or with .gz, .zst or .bz2; .parquet; "
     "or - for standard input"
 )
 LONGEST_LINE = {TEXT: 1 << 20, RECORDS: 64 << 20, TABLE: 16 << 20}
@@ -176,8 +173,7 @@ def _resolve(given: str) -> list[_Found]:
     described = [(file, _describe(file, given)) for file in inside]
     usable = [found for _, found in described if found is not None]
     if usable:
-        strange = [file for file, found in described if found is None and not file.endswith(BESIDE_TOKENS)]
-        say_left_out(given, strange)
+        say_left_out(given, [file for file, found in described if found is None])
     return usable
 
 
@@ -190,7 +186,7 @@ def suffixes(path: str) -> tuple[str, str]:
 def _describe(path: str, given: str, named: bool = False) -> _Found | None:
     suffix, compression = suffixes(path)
     form = FORMS.get(suffix)
-    if form is None or (form in (PARQUET, TOKENS) and compression):
+    if form is None or (form == PARQUET and compression):
         return None
     try:
         facts = os.stat(path)
