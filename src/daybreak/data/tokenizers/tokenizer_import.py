@@ -59,11 +59,6 @@ class Existing(TokenizerConfig):
         found = [(name, (source / name).read_bytes()) for name in FILES if (source / name).is_file()]
         return {"kind": "Existing"} | {name: hashlib.blake2b(data, digest_size=8).hexdigest() for name, data in found}
 
-    def load(self) -> Tokenizer:
-        """Return the tokenizer without writing files."""
-        source = self._source()
-        return load_tokenizer(source) if (source / "tokenizer.json").is_file() else bert_tokenizer(source)
-
     def _source(self) -> Path:
         given = Path(os.path.expanduser(self.folder))
         for source in (given, given / "tokenizer", given / "model"):  # a model, prepared text, a run
