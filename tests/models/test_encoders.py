@@ -76,6 +76,18 @@ def test_the_export_comes_back_exactly(shape: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@torch.inference_mode()
+def test_a_model_in_half_precision_gives_nearly_the_same_states(shape: Any, dtype: torch.dtype) -> None:
+    """As in a search, without autocast."""
+    exact, low = built(shape), built(shape).to(dtype)
+    for attend, types in inputs(shape):
+        expected = exact.states(tokens(), attend=attend, types=types)
+        found = low.states(tokens(), attend=attend, types=types)
+        assert found.dtype == dtype
+        assert torch.cosine_similarity(found.float(), expected, dim=2).min() > 0.99
+
+
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @torch.inference_mode()

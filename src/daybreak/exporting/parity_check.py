@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 def main(folder: str, scratch: Path) -> None:
     """Compare and write scratch/parity.json."""
     transformers.logging.set_verbosity_error()
+    torch.set_float32_matmul_precision("highest")  # the environment may ask for less
     cases = load_file(scratch / "cases.safetensors")
     facts = json.loads((scratch / "facts.json").read_text(encoding="utf-8"))
     code = facts["code"]

@@ -198,7 +198,8 @@ class Crammed(Trunk):
     def positions(self, length: int) -> Tensor:
         """Position embeddings [L, D]."""
         if self.shape.positions == "sinusoid":
-            return self.position_scale * sinusoid_table(length, self.hidden_size, self.position_scale.device)
+            table = sinusoid_table(length, self.hidden_size, self.position_scale.device)
+            return self.position_scale * table.to(self.position_scale.dtype)
         if length > self.shape.longest_row:
             raise UserError(
                 f"A sequence of {length} tokens is longer than the {self.shape.longest_row} learned positions.",

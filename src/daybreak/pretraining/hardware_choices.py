@@ -69,8 +69,6 @@ def use_device(decisions: Decisions) -> None:
         )
     if decisions.device == "cuda":
         torch.cuda.set_device(probe.choose_device())
-        # torch selects cuDNN attention on some GPUs; its gradients are not deterministic.
-        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def resume(training: Training, progress: Progress, run: RunFolder) -> Training:

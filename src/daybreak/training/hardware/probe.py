@@ -24,9 +24,19 @@ SIZE = {"cpu": 768, "cuda": 4096}
 def choose_device() -> torch.device:
     """Return the GPU if there is a usable one, else the CPU; print a note about an unusual choice once.
 
-    Torch names AMD cards cuda as well. A run does not fall back to the CPU silently.
+    Torch names AMD cards cuda as well. A run does not fall back to the CPU silently. The arithmetic of the process is
+    set as well, because every command that computes chooses its device here.
     """
+    # NVIDIA's containers set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, with which float32 products keep 10 bits.
+    torch.set_float32_matmul_precision("highest")
     if torch.cuda.is_available():
+        if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
+            raise UserError(
+                "NVIDIA_TF32_OVERRIDE=1 makes the GPU compute float32 with 10 bits, which no setting of torch undoes.",
+                "Run: unset NVIDIA_TF32_OVERRIDE.",
+            )
+        # torch selects cuDNN attention on some GPUs; its gradients are not deterministic.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         if torch.version.hip:
             _say_once(
                 f"This torch runs on ROCm ({torch.version.hip}): Daybreak should run on AMD cards but was never tested "
