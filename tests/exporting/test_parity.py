@@ -147,6 +147,17 @@ def test_a_good_export_passes_and_loses_an_old_mark(kind: str, export: Callable[
 
 
 @pytest.mark.usefixtures("here")
+def test_the_check_computes_in_float32_whatever_the_environment_asks_for(export: Callable[[str], Export]) -> None:
+    given = export("modern")
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert given.judged().passed
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("kind", "told"), [("modern", '{"do_lower_case": true}'), ("bert", None)])
 def test_a_tokenizer_that_does_not_name_its_special_tokens_passes(
     kind: str, told: str | None, data: Path, tmp_path: Path, export: Callable[[str], Export]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +27,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     return lines
 
 
@@ -49,6 +53,32 @@ def test_nvidia_cards_are_used_in_silence_and_amd_cards_with_a_word(
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert [probe.choose_device().type for _ in range(2)] == ["cuda", "cuda"]
     assert len(output) == 1 and "ROCm (6.4)" in output[0] and "never tested" in output[0]
+
+
+CHOOSES = """
+import torch
+from daybreak.training.hardware import probe
+torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 1
+print(torch.get_float32_matmul_precision(), torch.backends.cuda.cudnn_sdp_enabled())
+print(probe.choose_device(), torch.get_float32_matmul_precision(), torch.backends.cuda.cudnn_sdp_enabled())
+"""
+
+
+def test_a_container_that_rounds_float32_does_not_decide_the_arithmetic() -> None:
+    """NVIDIA's containers set the variable, and torch reads it when it starts."""
+    environment = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+    done = subprocess.run([sys.executable, "-c", CHOOSES], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["high True", "cuda:0 highest False"]
+
+
+def test_rounding_that_torch_cannot_undo_is_refused(output: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert probe.choose_device() == CUDA
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(UserError, match="NVIDIA_TF32_OVERRIDE=1"):
+        probe.choose_device()
 
 
 def test_a_process_without_a_card_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

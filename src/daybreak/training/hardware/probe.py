@@ -32,8 +32,8 @@ def choose_device() -> torch.device:
     if torch.cuda.is_available():
         if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
             raise UserError(
-                "NVIDIA_TF32_OVERRIDE=1 makes the GPU compute float32 with 10 bits, which no setting of torch undoes.",
-                "Run: unset NVIDIA_TF32_OVERRIDE.",
+                "NVIDIA_TF32_OVERRIDE=1 makes this GPU compute float32 with 10 bits, and torch cannot undo it.",
+                "Run: unset NVIDIA_TF32_OVERRIDE",
             )
         # torch selects cuDNN attention on some GPUs; its gradients are not deterministic.
         torch.backends.cuda.enable_cudnn_sdp(False)
