@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.process import uptime
@@ -17,6 +19,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
 from daybreak.models.modern import ModernEncoder
+from daybreak.pretraining import hardware_choices
 from daybreak.pretraining.hardware_choices import first_decisions, resume, with_measurements
 from daybreak.pretraining.run_start import check_folder
 from daybreak.pretraining.setup import PretrainingJob, setup_training
@@ -25,7 +28,9 @@ from daybreak.schemas.run import Decisions
 from daybreak.training import calibration, checkpoint
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import probe
+from daybreak.training.hardware.compiling import try_compiled
 from daybreak.training.objectives.finish import Finish
+from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.ramp import Ramp
 from daybreak.training.recovery import current_change, with_change
 from daybreak.training.step import Training
@@ -107,6 +112,26 @@ def test_more_processes_than_a_step_of_the_finish_has_rows_are_refused_at_once(d
     recipe = order(data, tmp_path, finish=Finish(start=0.9, length=64)).recipe
     with pytest.raises(UserError, match="4 sequences cannot be divided among 5 processes"):
         first_decisions(recipe, World(rank=0, size=5))
+
+
+def compiles_with(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware_choices, "try_compiled", partial(try_compiled, backend=backend))
+
+
+def test_a_microbatch_that_does_not_fit_compiled_is_halved(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = CausalThenMasked.loss
+
+    def tight(self: CausalThenMasked, model: Any, batch: Batch, **more: Any) -> Any:
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return loss(self, model, batch, **more)
+
+    monkeypatch.setattr(CausalThenMasked, "loss", tight)
+    compiles_with("eager", monkeypatch)
+    made = begun(order(data, tmp_path, compile="on"))
+    assert (made.decisions.compiled, made.decisions.microbatch, made.model.compiled is not None) == (True, 2, True)
 
 
 # ---------------------------------------------------------------- resumes

@@ -92,7 +92,7 @@ def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
         write_json(run.decisions, decisions)
     phases = with_microbatch(training.phases, current.microbatch)
     training = replace(training, phases=phases, decisions=decisions)
-    if current.compiled and not compiled_everywhere(training, progress):
+    if current.compiled and not _compiled_again(training, progress):
         decisions = without_compilation(decisions, progress.step)
         if world.is_first:
             write_json(run.decisions, decisions)
@@ -118,8 +118,7 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     rows = decisions.microbatch or _microbatch(job, training, start)
     training = _with_rows(training, _filled(training, start, rows) if job.fill_memory else rows)
     if calibration.worth_compiling(recipe.compile, training.device, job.budget):
-        compiled = compiled_everywhere(training, start)
-        training = replace(training, decisions=replace(training.decisions, compiled=compiled))
+        training = _compiled(training, start)
     training, costs = _with_costs(training, start, precisions)
     decisions = training.decisions
     final = training.validation.whole_seconds(costs.row)
@@ -138,12 +137,40 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
 
 
 def compiled_everywhere(training: Training, progress: Progress) -> bool:
-    """Compile the blocks on all ranks, or on none if one fails; return whether they are compiled."""
-    failed = try_compiled(training.model, lambda: _dry_step(training, progress))
+    """Compile the blocks on all ranks, or on none if one fails; return whether they are compiled.
+
+    Raises:
+        MicrobatchTooLarge: on all ranks, if the microbatch does not fit on one of them; the blocks stay compiled.
+    """
+    failed, fits = None, True
+    try:
+        failed = try_compiled(training.model, lambda: _dry_step(training, progress))
+    except torch.OutOfMemoryError:
+        fits = False
     if training.world.any(failed is not None):
         training.model.compiled = None
     training.data_parallel.rebuild()
+    if training.world.any(not fits):
+        raise MicrobatchTooLarge(f"a microbatch of {training.phase(progress, 0.0).microbatch} sequences does not fit")
     return training.model.compiled is not None
+
+
+def _compiled(training: Training, start: Progress) -> Training:
+    """Compile a new run's blocks; halve the microbatch until it fits into memory."""
+    while True:
+        try:
+            compiled = compiled_everywhere(training, start)
+            return replace(training, decisions=replace(training.decisions, compiled=compiled))
+        except MicrobatchTooLarge:
+            training = _halved(training)
+
+
+def _compiled_again(training: Training, progress: Progress) -> bool:
+    """Compile a resumed run's blocks; return whether they are compiled."""
+    try:
+        return compiled_everywhere(training, progress)
+    except MicrobatchTooLarge:  # the loop halves it at its first step
+        return training.model.compiled is not None
 
 
 def _dry_step(training: Training, progress: Progress) -> None:
@@ -159,10 +186,20 @@ def _with_costs(training: Training, start: Progress, precisions: Sequence[str]) 
         try:
             return training, calibration.measure_costs(training, start, precisions)
         except MicrobatchTooLarge:
-            training = _with_rows(training, training.decisions.microbatch // 2)
-        except CompilationFailed:
+            training = _halved(training)
+        except CompilationFailed as error:
+            say(f"The model could not be compiled ({error}); training continues without torch.compile.")
             training.model.compiled = None
             training = replace(training, decisions=replace(training.decisions, compiled=False))
+
+
+def _halved(training: Training) -> Training:
+    """Return the training with half its microbatch, which does not fit into memory."""
+    rows = training.decisions.microbatch
+    say(f"A microbatch of {rows} sequences does not fit into this device's memory.")
+    if training.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return _with_rows(training, rows // 2)
 
 
 def _with_rows(training: Training, rows: int) -> Training:

@@ -5,6 +5,7 @@ Each change is plain data that holds from a step on, so that a replay applies it
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Checkpoint, Progress
-from daybreak.training.step import Training, out_of_memory_error
+from daybreak.training.step import CompilationFailed, Training, out_of_memory_error
 
 LOWEST_RATE = 1 / 8
 """Fraction of the peak rate after three halvings; a run that diverges at this rate ends."""
@@ -133,8 +134,10 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
 
 
 def disable_compilation(training: Training, progress: Progress) -> Training:
-    """Continue without torch.compile from this step on."""
-    say("The model could not be compiled any further; training continues without torch.compile.")
+    """Continue without torch.compile from this step on; called while a CompilationFailed is handled."""
+    error = sys.exception()
+    why = f" ({error})" if isinstance(error, CompilationFailed) else ""
+    say(f"The model could not be compiled any further{why}; training continues without torch.compile.")
     return _record_decisions(training, without_compilation(training.decisions, progress.step), progress.step)
 
 

@@ -24,7 +24,7 @@ from daybreak.schemas.run import Decisions
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Clock
-from daybreak.training.hardware.compiling import failed_to_compile
+from daybreak.training.hardware.compiling import failed_to_compile, why_not_compiled
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.monitoring.journal import Journal
 from daybreak.training.monitoring.monitors import Monitor
@@ -206,7 +206,7 @@ def out_of_memory_error() -> UserError:
 
 
 class CompilationFailed(RuntimeError):
-    """torch.compile fails on a new stage; the blocks must run uncompiled."""
+    """torch.compile fails on a new stage, for the reason in the message; the blocks must run uncompiled."""
 
 
 @dataclass
@@ -214,16 +214,27 @@ class Failure:
     """Why this rank cannot complete a step; the other ranks receive it after all messages of the step."""
 
     out_of_memory: bool = False
-    not_compiled: bool = False
+    compiler_error: Exception | None = None
+    """The first error of the compiler. One of a full memory is not kept: it would keep the tensors of its step."""
+
+    @property
+    def not_compiled(self) -> bool:
+        """Whether a block could not be compiled."""
+        return self.compiler_error is not None
 
     def note(self, error: Exception, model: Encoder) -> None:
         """Note a full memory or a failed compilation; raise any other error again."""
         if memory_is_full(error):
             self.out_of_memory = True
         elif model.compiled is not None and failed_to_compile(error):
-            self.not_compiled = True
+            self.compiler_error = self.compiler_error or error
         else:
             raise error
+
+    def compilation_failed(self) -> CompilationFailed:
+        """The error for all ranks, in the words of the compiler where it failed."""
+        error = self.compiler_error
+        return CompilationFailed("it failed in another process" if error is None else why_not_compiled(error))
 
     def __bool__(self) -> bool:
         return self.out_of_memory or self.not_compiled
@@ -440,7 +451,10 @@ def accumulate(
         training.data_parallel.rebuild()
         if out_of_memory:
             raise MicrobatchTooLarge(f"a microbatch of {phase.microbatch} sequences does not fit")
-        raise CompilationFailed("a block cannot be compiled")
+        try:
+            raise failure.compilation_failed() from failure.compiler_error
+        finally:
+            del failure  # an error that its own traceback leads back to would keep the tensors of this step
     return StepSums(loss=loss_sum, targets=targets, contrastive=contrast, norm=norm_of_all, clock_sums=clock_sums)
 
 

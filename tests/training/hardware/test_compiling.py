@@ -21,8 +21,10 @@ from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import Decisions
+from daybreak.training.checkpoint import START
 from daybreak.training.hardware.compiling import compile_blocks, failed_to_compile, keep_compiled, try_compiled
 from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.step import CompilationFailed, MicrobatchTooLarge, accumulate
 
 VOCABULARY, ROWS = 101, 4
 OBJECTIVE = CausalThenMasked(causal_fraction=0.2, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15))
@@ -184,6 +186,27 @@ def test_an_error_of_the_user_is_not_taken_for_the_compilers() -> None:
     assert model.compiled is None
 
 
+def test_a_full_memory_is_not_taken_for_the_compilers() -> None:
+    """A smaller microbatch may fit, compiled."""
+    model = built(SHAPES["bert"])
+
+    def step() -> None:
+        backward(model, batch(16), 0.9)
+        raise MicrobatchTooLarge("a microbatch of 4 sequences does not fit")
+
+    with pytest.raises(MicrobatchTooLarge):
+        try_compiled(model, step, "eager")
+    assert model.compiled is not None and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_failed_compilation_says_why(tmp_path: Path) -> None:
+    made = training(tmp_path)
+    compile_blocks(made.model, breaks_after(0, []))
+    with pytest.raises(CompilationFailed, match="No space left on device") as caught:
+        accumulate(made, START, 0.5, 4)
+    assert isinstance(getattr(caught.value.__cause__, "inner_exception", None), OSError)
+
+
 def test_a_compiler_that_fails_at_a_later_stage_differs_from_other_errors() -> None:
     model = built(SHAPES["bert"])
     assert try_compiled(model, lambda: backward(model, batch(16), 0.1), breaks_after(2, [])) is None
@@ -218,7 +241,9 @@ def test_compiled_code_is_kept_where_the_next_run_finds_it(monkeypatch: pytest.M
     assert cache_dir() == str(tmp_path / "mine")
 
 
-def test_a_stage_that_does_not_compile_runs_as_it_is_written(tmp_path: Path) -> None:
+def test_a_stage_that_does_not_compile_runs_as_it_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Decided at that step and written down: the run ends as one that never compiled."""
     objective, graphs = CausalThenMasked(causal_fraction=0.5), []
     made = training(tmp_path / "compiled", objective=objective)
@@ -228,6 +253,7 @@ def test_a_stage_that_does_not_compile_runs_as_it_is_written(tmp_path: Path) -> 
     assert made.run is not None
     (change,) = read_json(made.run.decisions, Decisions).changes
     assert (change.step, change.compiled) == (15, False) and len(graphs) == 2
+    assert "any further (No space left on device)" in " ".join(capsys.readouterr().out.split())
     plain = training(tmp_path / "plain", objective=objective)
     journaled(plain)
     assert equal(made, plain)

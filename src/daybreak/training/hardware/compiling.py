@@ -69,22 +69,32 @@ def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "i
 
     Args:
         step: a forward and a backward pass in training mode. Its only effect must be gradients, which are dropped.
+
+    Raises:
+        torch.OutOfMemoryError: ``step`` does not fit into memory; the model stays compiled, for a smaller microbatch.
     """
     try:
         compile_blocks(model, backend)
         step()
+    except torch.OutOfMemoryError:
+        raise
     except (UserError, Interrupted, PeerLost):
         model.compiled = None
         raise
     except Exception as error:
         # If the compiler was not the cause, the same step raises the error again uncompiled.
         model.compiled = None
-        why = reason(getattr(error, "inner_exception", error))  # torch wraps the compiler's error
+        why = why_not_compiled(error)
         say(f"The model could not be compiled ({why}); training continues without torch.compile.")
         return why
     finally:
         model.zero_grad(set_to_none=True)
     return None
+
+
+def why_not_compiled(error: Exception) -> str:
+    """The first line of the compiler's error message, which torch wraps in an error of its own."""
+    return reason(getattr(error, "inner_exception", error))
 
 
 def failed_to_compile(error: BaseException) -> bool:
