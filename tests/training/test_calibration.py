@@ -47,7 +47,7 @@ def training(**changes: Any) -> Training:
         Phase(take=lambda *_: None, length=length, rows_per_epoch=1, batch=64, microbatch=1)  # type: ignore[arg-type]
         for length in LENGTHS
     )
-    optimizer = types.SimpleNamespace(zero_grad=lambda **_: None)
+    optimizer = types.SimpleNamespace(zero_grad=lambda **_: None, state={"exp_avg": 1})
     values |= {"finish": Finish(), "objective_start": 0.0}
     values |= {"phases": phases, "world": World(), "device": torch.device("cpu"), "optimizer": optimizer}
     return Training(**{**values, **changes})
@@ -100,6 +100,22 @@ def test_a_processor_stops_before_its_memory_is_full(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(calibration, "_free_bytes", lambda: 1000)
     assert calibration.fastest_microbatch(training(), checkpoint.START, 512) == 32
     assert device.tried == [8, 16, 32]
+
+
+def test_the_optimizers_memory_is_in_use_during_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a microbatch fits in the search and no longer after the first update."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = AdamW(lr=0.1).build(model)
+    device, held = Device(monkeypatch, fixed=1.0, each=0.0), []
+    monkeypatch.setattr(
+        calibration, "accumulate", lambda *call: (device.accumulate(*call), held.append(len(optimizer.state)))
+    )
+    made = training(optimizer=optimizer, decisions=types.SimpleNamespace(precision="float32"))
+    before = copy.deepcopy(model.state_dict())
+    calibration.fastest_microbatch(made, checkpoint.START, 16)
+    calibration.largest_microbatch(made, checkpoint.START, 16, 8)
+    assert set(held) == {2} and not optimizer.state and optimizer.param_groups[0]["lr"] == 0.1
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("memory", "device_batch", "largest", "tried"), [

@@ -115,7 +115,7 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     # The microbatch is measured in the precision that is probably the fastest: half precision, the last one.
     decisions = replace(decisions, precision=precisions[-1])
     training = replace(training, decisions=decisions)
-    rows = decisions.microbatch or _microbatch(job, training, start)
+    rows = decisions.microbatch or _microbatch(training, start)
     training = _with_rows(training, _filled(training, start, rows) if job.fill_memory else rows)
     if calibration.worth_compiling(recipe.compile, training.device, job.budget):
         training = _compiled(training, start)
@@ -199,6 +199,8 @@ def _halved(training: Training) -> Training:
     say(f"A microbatch of {rows} sequences does not fit into this device's memory.")
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
+    if rows > 1 and training.world.is_first:
+        microbatch_cache.lower(training.microbatch_key, rows // 2)
     return _with_rows(training, rows // 2)
 
 
@@ -210,13 +212,10 @@ def _with_rows(training: Training, rows: int) -> Training:
     return replace(training, phases=phases, decisions=replace(training.decisions, microbatch=rows))
 
 
-def _microbatch(job: PretrainingJob, training: Training, start: Progress) -> int:
+def _microbatch(training: Training, start: Progress) -> int:
     """The fastest microbatch on this machine, from the cache of an earlier run or measured."""
-    world, recipe = training.world, job.recipe
+    world, key = training.world, training.microbatch_key
     part = training.decisions.batch // world.size
-    environment = probe.describe(training.device, 0.0)
-    settings = [to_dict(recipe.model), to_dict(recipe.objective), recipe.length, recipe.gradient_checkpointing, part]
-    key = [environment.device, environment.torch, training.decisions.precision, *settings]
     known = world.broadcast(microbatch_cache.recall(key))
     if known:
         say(f"Microbatch: {known} sequences, the fastest in an earlier run on this machine.")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import duration, say
 from daybreak.core.world import World
 from daybreak.data.sequences.sampler import Sampler, StreamRows, spread
@@ -32,6 +34,7 @@ from daybreak.training import checkpoint
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.calibration import PROBE_STEP_ROWS
 from daybreak.training.clock import BudgetClock, Clock, read_trace
+from daybreak.training.hardware import probe
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.monitoring.heartbeat import read_heartbeat
 from daybreak.training.monitoring.journal import cut_back
@@ -165,7 +168,15 @@ def build_training(
         objective_start=recipe.origin.begin,
         prefetch=Prefetch() if device.type == "cuda" else None,
         continues=continuation_table(load_tokenizer(job.data / "tokenizer")) if recipe.objective.whole_words else None,
+        microbatch_facts=_microbatch_facts(recipe, device),
     )
+
+
+def _microbatch_facts(recipe: Recipe, device: torch.device) -> tuple[Any, ...]:
+    """Machine and recipe, as far as the fastest microbatch depends on them."""
+    machine = probe.describe(device, 0.0)
+    shapes = to_dict(recipe.model), to_dict(recipe.objective), recipe.length, recipe.gradient_checkpointing
+    return machine.device, machine.torch, *shapes
 
 
 def first_progress(

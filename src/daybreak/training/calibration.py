@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,21 +90,22 @@ def fastest_microbatch(training: Training, start: Progress, device_batch: int) -
     A larger microbatch than the fastest one has no benefit, even if it fits into the memory.
     """
     best, best_rate, rows = 0, 0.0, min(FIRST_MICROBATCH, device_batch)
-    before = peak_bytes()
-    while rows <= device_batch:
-        rate = _rate(training, start, rows)
-        if not rate:
-            say(f"A microbatch of {rows} sequences does not fit into this device's memory.")
-            if best or rows == 1:
+    with _optimizer_in_memory(training):
+        before = peak_bytes()
+        while rows <= device_batch:
+            rate = _rate(training, start, rows)
+            if not rate:
+                say(f"A microbatch of {rows} sequences does not fit into this device's memory.")
+                if best or rows == 1:
+                    break
+                rows //= 2
+                continue
+            if rate < best_rate * MIN_SPEEDUP:
                 break
-            rows //= 2
-            continue
-        if rate < best_rate * MIN_SPEEDUP:
-            break
-        best, best_rate = rows, rate
-        if _twice_is_too_much(training, before):
-            break
-        rows *= 2
+            best, best_rate = rows, rate
+            if _twice_is_too_much(training, before):
+                break
+            rows *= 2
     if best == 0:
         raise out_of_memory_error()
     return best
@@ -116,13 +117,14 @@ def largest_microbatch(training: Training, start: Progress, device_batch: int, r
     Returns:
         The largest microbatch, and its sequences a second as a fraction of those of ``rows``.
     """
-    before = peak_bytes()
     rates: dict[int, float] = {}
-    while rate := _rate(training, start, rows):
-        rates[rows] = rate
-        if rows == device_batch or _twice_is_too_much(training, before):
-            break
-        rows = min(2 * rows, device_batch)
+    with _optimizer_in_memory(training):
+        before = peak_bytes()
+        while rate := _rate(training, start, rows):
+            rates[rows] = rate
+            if rows == device_batch or _twice_is_too_much(training, before):
+                break
+            rows = min(2 * rows, device_batch)
     if not rates:
         raise out_of_memory_error()
     largest = max(rates)
@@ -211,7 +213,19 @@ def _time_rows(training: Training, start: Progress, rows: int, at: float = 1.0) 
 
 
 def _time_update(training: Training) -> tuple[float, int]:
-    """Seconds of an update with zero gradient and zero rate, and the bytes of the optimizer's state.
+    """Seconds of an update with zero gradient and zero rate, and the bytes of the optimizer's state."""
+    with _updated_once(training):
+        return _timed(training, lambda: update(training)), _bytes_remembered(training.optimizer)
+
+
+def _optimizer_in_memory(training: Training) -> contextlib.AbstractContextManager[None]:
+    """Let the optimizer have the memory that it has from the first update on."""
+    return contextlib.nullcontext() if training.optimizer.state else _updated_once(training)
+
+
+@contextlib.contextmanager
+def _updated_once(training: Training) -> Iterator[None]:
+    """Make an update with zero gradient and zero rate, which allocates a new state of the optimizer.
 
     The state and the rates are restored afterwards.
     """
@@ -223,13 +237,20 @@ def _time_update(training: Training) -> tuple[float, int]:
             group["lr"] = 0.0
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
-        update(training)  # the first one allocates the optimizer's state
-        return _timed(training, lambda: update(training)), _bytes_remembered(optimizer)
+        _allocate(training)
+        yield
     finally:
         optimizer.zero_grad(set_to_none=True)
         optimizer.state = state
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+
+def _allocate(training: Training) -> None:
+    try:
+        update(training)
+    except torch.OutOfMemoryError:
+        raise out_of_memory_error() from None
 
 
 def _timed(training: Training, work: Callable[[], object]) -> float:

@@ -17,6 +17,7 @@ from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Checkpoint, Progress
+from daybreak.training.hardware import microbatch_cache
 from daybreak.training.step import CompilationFailed, Training, out_of_memory_error
 
 LOWEST_RATE = 1 / 8
@@ -70,6 +71,8 @@ def halve_microbatch(training: Training, progress: Progress) -> Training:
         f"Out of memory at step {progress.step:,}: continuing with a microbatch of {rows} sequences instead of "
         f"{current.microbatch}."
     )
+    if training.microbatch_facts and training.world.is_first:
+        microbatch_cache.lower(training.microbatch_key, rows)
     decisions = with_change(training.decisions, progress.step, why, microbatch=rows)
     return _record_decisions(training, decisions, progress.step)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,6 +89,13 @@ class Training:
     finish: Finish = Finish()
     telemetry: Telemetry | None = None
     watchdog: Watchdog | None = None
+    microbatch_facts: tuple[Any, ...] = ()
+    """Machine and recipe, on which the fastest microbatch depends: a part of ``microbatch_key``; empty if unknown."""
+
+    @property
+    def microbatch_key(self) -> list[Any]:
+        """Key of this run in ``microbatch_cache``."""
+        return [*self.microbatch_facts, self.decisions.precision, self.decisions.batch // self.world.size]
 
     @property
     def precision(self) -> torch.dtype:

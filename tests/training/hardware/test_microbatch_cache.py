@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from daybreak.training.hardware.microbatch_cache import cache_file, recall, remember
+from daybreak.training.hardware.microbatch_cache import cache_file, lower, recall, remember
 
 FACTS: list[Any] = ["Some GPU", "2.13.0", {"kind": "ModernEncoder", "layers": 2}, 128, False, 256]
 
@@ -26,6 +26,16 @@ def test_what_is_remembered_is_recalled(home: Path) -> None:
     remember(FACTS, 32)
     assert recall(FACTS) == 32
     assert [path.name for path in cache_file().parent.iterdir()] == ["microbatch.json"]
+
+
+def test_a_number_that_did_not_fit_is_lowered_and_never_raised() -> None:
+    lower(FACTS, 8)
+    assert recall(FACTS) is None
+    remember(FACTS, 64)
+    lower(FACTS, 256)  # half of what somebody asked for
+    assert recall(FACTS) == 64
+    lower(FACTS, 32)
+    assert recall(FACTS) == 32
 
 
 @pytest.mark.parametrize("place", range(len(FACTS)))

@@ -17,6 +17,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START
 from daybreak.training.clock import Clock, Tick
+from daybreak.training.hardware import microbatch_cache
 from daybreak.training.phases import SecondPhase
 from daybreak.training.step import Training, accumulate, memory_is_full
 
@@ -43,6 +44,15 @@ def test_a_microbatch_that_does_not_fit_is_halved_until_it_does(tmp_path: Path) 
     # And also where there is room: the records say how many rows went together.
     roomy, _ = replayed(training(tmp_path / "roomy"), tmp_path / "run")
     assert equal(made, roomy)
+
+
+def test_the_next_run_begins_with_the_microbatch_that_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tight = Tight(inner=Neighbours(), room=3, since=10 * 8)
+    made = training(tmp_path / "run", objective=tight, microbatch_facts=("Some GPU", "2.13.0"))
+    microbatch_cache.remember(made.microbatch_key, 8)
+    journaled(made)
+    assert microbatch_cache.recall(made.microbatch_key) == 2
 
 
 def gradients(made: Training) -> Iterator[torch.Tensor]:

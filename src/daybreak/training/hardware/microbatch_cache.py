@@ -1,7 +1,7 @@
 """Cache of the fastest microbatch for a device, a model and a length.
 
 One small JSON file in the user's cache folder (XDG_CACHE_HOME, else ~/.cache). It can be deleted at any time. If it
-cannot be read or written, the microbatch is measured again. The loop halves a microbatch that no longer fits.
+cannot be read or written, the microbatch is measured again. A microbatch that no longer fits is halved, here as well.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ def remember(facts: Any, rows: int) -> None:
         path = cache_file()
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {**_read(), fingerprint(facts): rows})
+
+
+def lower(facts: Any, rows: int) -> None:
+    """Replace the number stored under ``facts`` by ``rows`` if it is larger: it did not fit after all."""
+    known = recall(facts)
+    if known and rows < known:
+        remember(facts, rows)
 
 
 def _read() -> dict[str, Any]:
