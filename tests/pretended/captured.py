@@ -16,9 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daybreak.models.modern import ModernEncoder
 from daybreak.training.hardware.compiling import compile_blocks
+from daybreak.training.objectives.finish import embed
 
 MOMENTS = ((True, 19), (False, 19), (False, 16), (False, 13), (False, 10))
 """Causal or not, and how many positions are asked, as the flagship goes along."""
+FINISH = (False, True, False, True)
+"""Whether the embeddings of a microbatch are computed with gradients: each step of the finish begins without them."""
 
 
 def main() -> None:
@@ -40,6 +43,14 @@ def main() -> None:
                 positions = torch.zeros(4, asked, dtype=torch.int64, device="cuda")
                 with torch.autocast("cuda", torch.bfloat16):
                     model.features(ids, positions, causal=causal).float().sum().backward()
+                counts.append(counter.frame_count)
+            for gradients in FINISH:
+                ids = torch.zeros(8, 32, dtype=torch.int64, device="cuda")
+                attend = torch.ones(8, 32, dtype=torch.bool, device="cuda")
+                with torch.autocast("cuda", torch.bfloat16), torch.set_grad_enabled(gradients):
+                    embeddings = embed(model.states(ids, attend=attend), attend)
+                if gradients:
+                    embeddings.sum().backward()
                 counts.append(counter.frame_count)
             found[name] = counts
     json.dump(found, sys.stdout)

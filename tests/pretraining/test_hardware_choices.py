@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
@@ -29,11 +30,12 @@ from daybreak.training import calibration, checkpoint
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import probe
 from daybreak.training.hardware.compiling import try_compiled
-from daybreak.training.objectives.finish import Finish
+from daybreak.training.objectives.finish import Finish, Pooling
 from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.phases import SecondPhase
 from daybreak.training.ramp import Ramp
 from daybreak.training.recovery import current_change, with_change
-from daybreak.training.step import Training
+from daybreak.training.step import Training, take_step
 
 SMALL = ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=32)
 
@@ -132,6 +134,55 @@ def test_a_microbatch_that_does_not_fit_compiled_is_halved(
     compiles_with("eager", monkeypatch)
     made = begun(order(data, tmp_path, compile="on"))
     assert (made.decisions.compiled, made.decisions.microbatch, made.model.compiled is not None) == (True, 2, True)
+
+
+LATER: dict[str, dict[str, Any]] = {
+    "finish": {"finish": Finish(start=0.8, length=16, shortest=4, longest=10)},
+    "phase2": {"phase2": SecondPhase(start=0.5, length=64, batch=8)},
+}
+"""Phases of other shapes than those before."""
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_nothing_is_compiled_after_the_first_step(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    counter = CompileCounterWithBackend("eager")
+    compiles_with(counter, monkeypatch)
+    asked = order(data, tmp_path, compile="on", batch=16, microbatch=4, **LATER[later])
+    training = begun(asked)
+    assert training.decisions.compiled
+    compiled = counter.frame_count
+    for at in (0.0, 0.3, 0.79):
+        take_step(training, START, at)
+    assert counter.frame_count == compiled
+    progress = replace(START, second_from=0.8) if later == "phase2" else START
+    assert training.phase(progress, 0.9) is training.phases[1]
+    take_step(training, progress, 0.9)
+    assert counter.frame_count == compiled
+    # A resume compiles the later phases as well.
+    write_json(asked.run.decisions, training.decisions)
+    counter.clear()
+    resume(training, replace(START, step=1, position=16), asked.run)
+    compiled = counter.frame_count
+    take_step(training, progress, 0.9)
+    assert counter.frame_count == compiled > 0
+
+
+def test_a_later_phase_that_does_not_fit_is_known_before_the_first_step(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = Pooling.states
+
+    def tight(self: Pooling, ids: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
+        if len(ids) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return states(self, ids, *arguments, **more)
+
+    monkeypatch.setattr(Pooling, "states", tight)
+    compiles_with("eager", monkeypatch)
+    made = begun(order(data, tmp_path, compile="on", batch=8, microbatch=4, **LATER["finish"]))
+    assert [phase.microbatch for phase in made.phases] == [1, 2]
 
 
 # ---------------------------------------------------------------- resumes

@@ -168,9 +168,14 @@ def _compiled(training: Training, start: Progress) -> Training:
 def _compiled_again(training: Training, progress: Progress) -> bool:
     """Compile a resumed run's blocks; return whether they are compiled."""
     try:
-        return compiled_everywhere(training, progress)
-    except MicrobatchTooLarge:  # the loop halves it at its first step
-        return training.model.compiled is not None
+        if compiled_everywhere(training, progress):
+            calibration.rehearse_later_phases(training, progress)
+    except MicrobatchTooLarge:  # the loop halves it when it comes to that phase
+        pass
+    except CompilationFailed as error:
+        _say_not_compiled(error)
+        training.model.compiled = None
+    return training.model.compiled is not None
 
 
 def _dry_step(training: Training, progress: Progress) -> None:
@@ -181,16 +186,22 @@ def _dry_step(training: Training, progress: Progress) -> None:
 
 
 def _with_costs(training: Training, start: Progress, precisions: Sequence[str]) -> tuple[Training, calibration.Costs]:
-    """Measure the costs of a run; halve the microbatch until it fits into memory."""
+    """Measure the costs of a run, and compile its later phases; halve the microbatch until it fits into memory."""
     while True:
         try:
+            if training.decisions.compiled:
+                calibration.rehearse_later_phases(training, start)
             return training, calibration.measure_costs(training, start, precisions)
         except MicrobatchTooLarge:
             training = _halved(training)
         except CompilationFailed as error:
-            say(f"The model could not be compiled ({error}); training continues without torch.compile.")
+            _say_not_compiled(error)
             training.model.compiled = None
             training = replace(training, decisions=replace(training.decisions, compiled=False))
+
+
+def _say_not_compiled(error: CompilationFailed) -> None:
+    say(f"The model could not be compiled ({error}); training continues without torch.compile.")
 
 
 def _halved(training: Training) -> Training:

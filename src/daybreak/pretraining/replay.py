@@ -21,14 +21,14 @@ from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.records import Verified
 from daybreak.schemas.run import Decisions, Environment, StepRecord, Summary, TraceRecord
 from daybreak.training import checkpoint
-from daybreak.training.checkpoint import Checkpoint
+from daybreak.training.checkpoint import Checkpoint, Progress
 from daybreak.training.clock import ReplayClock
 from daybreak.training.hardware import probe
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.monitors import Live, Monitor
 from daybreak.training.phases import with_microbatch
 from daybreak.training.recovery import current_change
-from daybreak.training.step import Training
+from daybreak.training.step import MicrobatchTooLarge, Training
 
 FIXED_ORDER = 128
 """Sequence length up to which torch's fused attention sums gradients in a fixed order on a GPU: one block of keys.
@@ -122,11 +122,8 @@ def replay(
     training = replace(training, run=None, record_seconds=0.0)
     settings = current_change(decisions, first)
     training = replace(training, phases=with_microbatch(training.phases, settings.microbatch))
-    if settings.compiled and not compiled_everywhere(training, progress):
-        raise UserError(
-            f"'{job.run.path}' was trained with torch.compile, which fails on this machine.",
-            "Verify the run where it was trained.",
-        )
+    if settings.compiled:
+        _compile(job.run, training, progress)
     total = saved[-1].step
     with working("Verifying") as work:
         monitors = (Live(work, None, training.validation.unigram_loss), norms) if world.is_first else ()
@@ -167,6 +164,16 @@ class Norms(Monitor):
             self.difference = (
                 f"the gradient norm at step {record.step:,} is {record.gradient_norm!r}, recorded {known!r}"
             )
+
+
+def _compile(run: RunFolder, training: Training, progress: Progress) -> None:
+    remedy = "Verify the run where it was trained."
+    try:
+        compiled = compiled_everywhere(training, progress)
+    except MicrobatchTooLarge:
+        raise UserError(f"A microbatch of '{run.path}' does not fit into this device's memory.", remedy) from None
+    if not compiled:
+        raise UserError(f"'{run.path}' was trained with torch.compile, which fails on this machine.", remedy)
 
 
 def _difference(recipe: Recipe, training: Training, saved: SavedWeights) -> str:

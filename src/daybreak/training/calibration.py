@@ -23,7 +23,7 @@ from daybreak.training.clock import Tick, reserve_for
 from daybreak.training.hardware.probe import synchronize
 from daybreak.training.loop import save
 from daybreak.training.phases import with_microbatch
-from daybreak.training.step import Training, accumulate, out_of_memory_error, update
+from daybreak.training.step import Training, accumulate, out_of_memory_error, stage, update
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 MIN_STEPS = 20
@@ -175,6 +175,38 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
     first = training.rows_of_step(start, 0.0) / training.phase(start, 0.0).batch
     saving = save(training, start) * _growth_of_a_checkpoint(training, moments)
     return Costs(step=step, by_progress=[*earlier, step[fastest]], row=row, save=saving, first=first)
+
+
+def rehearse_later_phases(training: Training, start: Progress) -> None:
+    """Run two microbatches of each device in every later phase, without an update.
+
+    Their sequences have other shapes, so their graphs are compiled here and not during the run, and a lack of memory
+    shows at once.
+
+    Raises:
+        MicrobatchTooLarge, CompilationFailed: on all ranks.
+    """
+    moments = _later_phases(training, start)
+    if not moments:
+        return
+    with _optimizer_in_memory(training):
+        training.optimizer.zero_grad(set_to_none=True)
+        for progress, at in moments:
+            phase = training.phase(progress, at)
+            accumulate(training, progress, at, min(phase.batch, 2 * phase.microbatch * training.world.size))
+            training.optimizer.zero_grad(set_to_none=True)
+
+
+def _later_phases(training: Training, start: Progress) -> list[tuple[Progress, float]]:
+    """A moment in each stage of the second phase and one in the finish, if they are not over."""
+    moments = []
+    if training.phase2.enabled and start.second_from is None and not training.finishing(0.0):
+        begin = min(training.phase2.start, training.before_finish)
+        second = replace(start, second_from=begin)
+        moments += [(second, at) for at in {stage(training, at): at for at in (begin, training.before_finish)}.values()]
+    if training.finish.enabled:
+        moments.append((start, 1.0))
+    return moments
 
 
 def _growth_of_a_checkpoint(training: Training, moments: int) -> float:

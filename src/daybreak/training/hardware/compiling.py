@@ -1,9 +1,10 @@
 """Regional torch.compile, in place: the blocks of a model share compiled code, everything else runs eagerly.
 
 Blocks of equal structure and shapes share one compiled graph. A run compiles at most one graph for each stage (causal
-or masked), length and kind of block: the first if it differs, local and global ones, and the last. The number of
-requested positions, K, may change: the last block's graph holds for every K. A smaller last microbatch has another
-shape and its own graphs; microbatches of one size avoid this. Dropout draws differ from those of uncompiled code.
+or masked), length and kind of block: the first if it differs, local and global ones, and the last. The embedding finish
+compiles its graphs twice, without gradients and with them. The number of requested positions, K, may change: the last
+block's graph holds for every K. A smaller last microbatch has another shape and its own graphs; microbatches of one
+size avoid this. Dropout draws differ from those of uncompiled code.
 
 B sequences, L positions, K chosen positions.
 """
