@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from fake_laws import true_law
 
 from daybreak.commands import plan
@@ -17,7 +18,7 @@ from daybreak.core.files import read_json
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.forecasting.tasks import fit_tasks
-from daybreak.pretraining import planning
+from daybreak.pretraining import hardware_choices, planning
 from daybreak.pretraining.flops import flops_per_token
 from daybreak.pretraining.planning import Speed
 from daybreak.recipe import Recipe, load_recipe
@@ -127,6 +128,36 @@ def test_a_candidate_that_takes_too_long_to_time_follows_from_its_arithmetic(
     assert rates[1] == pytest.approx(rates[0], rel=1e-6) and found[1].memory == 0
 
 
+class Launches:
+    """A GPU of 20 Gflop/s in training, on which a step takes at least 2 seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.timed: list[str] = []
+        monkeypatch.setattr(planning, "time_recipe", self.time_recipe)
+        monkeypatch.setattr(planning.probe, "choose_device", lambda: torch.device("cuda"))
+        monkeypatch.setattr(planning.probe, "matmul_rates", lambda device: {"bfloat16": 20 / planning.UTILIZATION})
+
+    def time_recipe(self, recipe: Recipe, shards: object, data: Path) -> Speed:
+        self.timed.append(recipe.name)
+        flops = flops_per_token(recipe, 400) * recipe.batch * recipe.length
+        return Speed(step=max(2.0, flops / 20e9), start=6.0, end=2.0, memory=10**9)
+
+
+def test_the_launches_of_a_small_model_do_not_keep_a_gpu_from_timing_larger_ones(
+    data: Path, law: Law, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, shards, recipes = Launches(monkeypatch), open_shards(data), named("tiny", "mini")
+    about, hour = planning.spec_of_text(shards), Budget.parse("1h")
+    found = planning.candidates(recipes, shards, data, hour, about)
+    assert gpu.timed == ["daybreak-tiny", "daybreak-mini"] and all(one.measured for one in found)
+    assert found[0].training_seconds == pytest.approx(3600 * 0.98 - 6 - 2 - planning.COMPILE_SECONDS)
+    # Where the time is over, a larger one is estimated from the speed of matrix products.
+    monkeypatch.setattr(planning, "PROBE_SECONDS", 0.0)
+    found = planning.candidates(recipes, shards, data, hour, about)
+    assert [one.measured for one in found] == [True, False]
+    assert found[1].tokens_per_second * found[1].flops_per_token == pytest.approx(20e9)
+
+
 def test_what_the_law_does_not_know_is_said_and_not_chosen(data: Path, law: Law, timed: list[str]) -> None:
     recipes = [load_recipe("bert-2018", size="tiny"), replace(load_recipe("tiny"), batch=1024), *named("tiny")]
     made = plan.plan(data=data, budget="30m", recipes=recipes)
@@ -149,8 +180,11 @@ def test_the_entropy_of_words_is_that_of_numpy(data: Path) -> None:
     assert planning.unigram_entropy(shards) == pytest.approx(float(-np.log(counts / counts.sum())[heldout].mean()))
 
 
-def test_a_recipe_is_timed_for_real(data: Path) -> None:
-    recipe = replace(load_recipe("tiny"), batch=8, tokenizer=WordPiece(vocabulary=400), precision="float32")
+def test_a_recipe_is_timed_for_real_and_not_compiled_for_that(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware_choices, "try_compiled", None)
+    recipe = replace(
+        load_recipe("tiny"), batch=8, tokenizer=WordPiece(vocabulary=400), precision="float32", compile="on"
+    )
     speed = planning.time_recipe(recipe, open_shards(data), data)
     assert 0 < speed.step < 60 and speed.start > planning.IMPORTS and speed.end > 0 and speed.memory > 10**8
     assert math.isfinite(speed.end)

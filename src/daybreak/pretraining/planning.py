@@ -26,7 +26,7 @@ from daybreak.pretraining.hardware_choices import first_decisions, why_no_foreca
 from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Candidate
-from daybreak.training.calibration import MIN_STEPS, VALIDATION_FRACTION
+from daybreak.training.calibration import MIN_STEPS, VALIDATION_FRACTION, worth_compiling
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import reserve_for
 from daybreak.training.hardware import probe
@@ -40,6 +40,8 @@ MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Points of a run at which a step is timed, because its stages differ in cost."""
 IMPORTS = 5.0
 """Approximate seconds that starting Python and importing libraries takes."""
+COMPILE_SECONDS = 60.0
+"""Approximate seconds of compilation, without a cache, where a run compiles."""
 UTILIZATION = 0.3
 """Approximate fraction of the speed of a large matrix product that training reaches in half precision (records:
 throughput)."""
@@ -54,24 +56,24 @@ class Speed:
     step: float
     """Optimizer step, averaged over a run."""
     start: float
-    """From the start of the process to the first step, measurements included."""
+    """From the start of the process to the first step, measurements included but no compilation."""
     end: float
     """Reserved for the last validation and the export."""
     memory: int
     """Peak memory of this process, or of the accelerator, in bytes; 0 if not measured."""
     measured: bool = True
-    """False if the seconds are extrapolated from a smaller recipe."""
+    """False if the seconds are estimated from the operations of a step."""
 
 
 def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
-    """Time some steps of ``recipe`` in a temporary folder.
+    """Time some steps of ``recipe`` in a temporary folder, without compilation, which takes longer than the steps.
 
     Raises:
         UserError: not even one sequence fits into the memory of this device.
     """
     started = uptime()
     with tempfile.TemporaryDirectory() as scratch, quiet():
-        untimed = replace(recipe, budget="1000000steps")
+        untimed = replace(recipe, budget="1000000steps", compile="off")
         job = PretrainingJob(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=started)
         training, progress = setup_training(job, first_decisions(untimed, World()), World())
         training = with_measurements(job, training, progress)
@@ -100,7 +102,8 @@ def candidates(
 ) -> list[Candidate]:
     """Evaluate each recipe on this machine for ``budget``, the cheapest first, within PROBE_SECONDS.
 
-    A recipe that would take longer to time than the remaining time is extrapolated from the one before it.
+    A recipe that would take longer to time than the remaining time is estimated from its operations, see
+    ``_expected_rate``.
 
     Args:
         about: the text, see ``spec_of_text``.
@@ -111,24 +114,38 @@ def candidates(
     for cost, recipe in sorted(costs, key=lambda pair: pair[0]):
         flops = cost * recipe.global_batch(1) * recipe.length
         left = PROBE_SECONDS - (time.monotonic() - started)
-        speed = _scaled(last, flops) if last and TRIALS * flops / last[1] > left else None
-        if speed is None:
+        if last and TRIALS * flops / (rate := _expected_rate(last[1])) > left:
+            speed = _scaled(last[0], flops / rate)
+        else:
             speed = time_recipe(recipe, shards, data)
             last = (speed, flops / speed.step)
         results.append(_candidate(recipe, cost, speed, vocabulary, about, budget))
     return results
 
 
-def _scaled(last: tuple[Speed, float], flops: float) -> Speed:
-    """Extrapolate the cost of a larger recipe from the operations of its step and the last measured rate."""
-    speed, rate = last
-    step = flops / rate
-    return Speed(step=step, start=speed.start, end=speed.end * step / speed.step, memory=0, measured=False)
+def _scaled(last: Speed, step: float) -> Speed:
+    """The cost of a larger recipe than the last measured one, whose step takes about ``step`` seconds."""
+    return Speed(step=step, start=last.start, end=last.end * step / last.step, memory=0, measured=False)
+
+
+def _expected_rate(measured: float) -> float:
+    """Operations a second of a larger recipe than one with the rate ``measured``.
+
+    The steps of a small model on a GPU are as long as the launches of their kernels, so its rate says little.
+    """
+    device = probe.choose_device()
+    return max(measured, _usual_rate(device)) if device.type == "cuda" else measured
+
+
+def _usual_rate(device: torch.device) -> float:
+    """UTILIZATION of the measured speed of a matrix product, in operations a second."""
+    return UTILIZATION * 1e9 * max(probe.matmul_rates(device).values())
 
 
 def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: RunSpec, budget: Budget) -> Candidate:
     model = meta_model(recipe, vocabulary)
-    seconds = max(0.0, budget.amount * (1.0 - VALIDATION_FRACTION) - speed.start - speed.end)
+    start = speed.start + COMPILE_SECONDS * worth_compiling(recipe.compile, probe.choose_device(), budget)
+    seconds = max(0.0, budget.amount * (1.0 - VALIDATION_FRACTION) - start - speed.end)
     candidate = Candidate(
         recipe=recipe.name,
         parameters=model.parameter_count(),
@@ -183,8 +200,7 @@ def size_for(budget: Budget) -> str:
 
     The speed is UTILIZATION times the measured speed of a matrix product; ``candidates`` measures real steps.
     """
-    device = probe.choose_device()
-    rate = UTILIZATION * 1e9 * max(probe.matmul_rates(device).values())
+    rate = _usual_rate(probe.choose_device())
     law = shipped_law()
 
     def expected(recipe: Recipe) -> float:

@@ -178,7 +178,7 @@ class Candidate:
     memory: int
     """Peak memory of the process or of the accelerator, bytes; 0 if not measured."""
     measured: bool
-    """False if the speed is extrapolated from a smaller candidate."""
+    """False if the speed is estimated from the operations of a step."""
     forecast: Forecast | None = None
     tasks: list[TaskForecast] = field(default_factory=list)
     """Forecasts of its scores after fine-tuning; empty without a forecast of its loss."""
