@@ -73,6 +73,11 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (UserError("It diverged.", "Mend it."), "It diverged."),
         (torch.OutOfMemoryError("CUDA out of memory."), "The GPU has no memory left for a batch of 16."),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), "The GPU has no memory left for a batch of 16."),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+            "The machine has no memory left for a batch of 16.",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), "Cannot write '{file}': no space left on device."),
     ],
 )

@@ -34,6 +34,7 @@ from daybreak.core.process import end_with, usable_cores
 from daybreak.core.terminal import Work
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
 from daybreak.schemas.tasks import FinetuningRun
+from daybreak.training.step import memory_is_full
 
 BYTES_PER_PARAMETER = 24
 """Memory of a float32 fine-tuning: weight, gradient, two moments, and about as much again for activations."""
@@ -176,13 +177,16 @@ def _outcome(job: FinetuningJob) -> FinetuningRun | tuple[str, str]:
 
 @contextmanager
 def resource_errors(job: FinetuningJob) -> Iterator[None]:
-    """Turn a full GPU or disk into a UserError."""
+    """Turn a full memory or disk into a UserError."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not memory_is_full(error):
+            raise
+        place = "machine" if "can't allocate memory" in str(error) else "GPU"
         raise UserError(
-            f"The GPU has no memory left for a batch of {job.setting.batch}.",
-            "Use another GPU or a smaller model; the batch size is part of the protocol.",
+            f"The {place} has no memory left for a batch of {job.setting.batch}.",
+            f"Use another {place} or a smaller model; the batch size is part of the protocol.",
         ) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
