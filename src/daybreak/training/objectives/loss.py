@@ -18,7 +18,8 @@ Larger buffers, or new ones for each chunk, come as fresh pages from the system 
 much as the softmax."""
 GPU_LOGITS, GPU_CHUNK = 1 << 27, 8192
 """On a GPU a chunk has at most GPU_CHUNK targets and GPU_LOGITS logits (256 MiB in half precision beside 512 MiB of
-float32), but at least CHUNK targets. Every chunk adds a whole gradient of the decoder, so few large ones are faster."""
+float32, and as much again for the softmax in bfloat16), but at least CHUNK targets. Every chunk adds a whole gradient
+of the decoder, so few large ones are faster."""
 
 
 def chunk(device: torch.device, vocabulary: int) -> int:
@@ -95,7 +96,8 @@ class LinearCrossEntropy(torch.autograd.Function):
                 else:
                     torch.addmm(low_bias, part, low_weight.T, out=logits)
                 top, picked = logits.amax(dim=1, keepdim=True).float(), logits.gather(1, answers).float()
-                # One pass over the logits in any dtype; the largest probability gives the sum of all exponentials.
+                # One pass over float16 logits on a GPU; torch copies others to float32 first. The largest probability
+                # gives the sum of all exponentials.
                 gradient = torch.softmax(logits, dim=1, dtype=torch.float32, out=probabilities[: len(part)])
                 total += (top - gradient.amax(dim=1, keepdim=True).log() - picked).sum()
                 gradient.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=gradient.dtype))
