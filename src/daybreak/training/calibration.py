@@ -23,7 +23,7 @@ from daybreak.training.clock import Tick, reserve_for
 from daybreak.training.hardware.probe import synchronize
 from daybreak.training.loop import save
 from daybreak.training.phases import with_microbatch
-from daybreak.training.step import Training, accumulate, out_of_memory_error, stage, update
+from daybreak.training.step import Training, accumulate, memory_is_full, out_of_memory_error, stage, update
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 MIN_STEPS = 20
@@ -281,7 +281,9 @@ def _updated_once(training: Training) -> Iterator[None]:
 def _allocate(training: Training) -> None:
     try:
         update(training)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not memory_is_full(error):
+            raise
         raise out_of_memory_error() from None
 
 
