@@ -191,8 +191,8 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     assert loss_sentence(validation) in " ".join(capsys.readouterr().out.split())
     task = str(tmp_path / "out" / "corpus" / "task.toml")
     assert [(tasks, more["untrained"], more["seeds"]) for tasks, more in asked] == [
-        ([task, "cola"], False, 2),
-        ([task, "cola"], True, 2),
+        ((task, "cola"), False, 2),
+        ((task, "cola"), True, 2),
     ]
     first = json.loads((tmp_path / "out" / "corpus" / "docstrings.jsonl").read_text().splitlines()[0])
     assert first["package"] in ("alphalib", "betalib")

@@ -35,12 +35,13 @@ def read_results(path: Path) -> list[TaskResult]:
 
 
 def merge_result(path: Path, result: TaskResult) -> None:
-    """Put ``result`` into the file atomically; other processes may do so at the same time."""
+    """Put ``result`` into the file atomically, unless it is there; other processes may do so at the same time."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(folder, fcntl.LOCK_EX)
-        kept = [old for old in read_results(path) if old.key != result.key]
-        write_json(path, [*kept, result])
+        found = read_results(path)
+        if result not in found:
+            write_json(path, [*(old for old in found if old.key != result.key), result])
     finally:
         os.close(folder)
