@@ -22,6 +22,7 @@ COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTAL
 """A copy on a page, with its source."""
 DEFAULT_RUN = "2026-11-25-tiny-3m-distilled"
 DISTILLED = "2026-11-24-tiny-15000steps-distilled"
+ALL_ROWS = "2026-11-25-tiny-30m-all-rows.json"
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
 BESIDE_ALL = {
@@ -209,6 +210,22 @@ def pretraining_seeds() -> str:
         together = (over_seeds([statistics.fmean(one["combined"]) for one in task]) for task in seeds)
         rows.append([f"`{protocol}`, averaged with the bag of words", *together])
     return table(["`tiny`, 8,000 steps, three pretraining seeds", *GLUE.values()], rows)
+
+
+def all_rows() -> str:
+    """GLUE scores of ``tiny`` with all training rows, beside its baselines."""
+    results = {(result["task"], result["model"]): result for result in read(ALL_ROWS)}
+    ours = [results[task, "pretrained"] for task in GLUE]
+    without = [results.get((task, "untrained")) for task in GLUE]
+    rows = [
+        ["training rows", *(f"{result['train_rows']:,}" for result in ours)],
+        ["constant answer", *map(constant, ours)],
+        ["bag of words", *map(bag_of_words, ours)],
+        ["`tiny` without pretraining, one seed", *(score(result) if result else "-" for result in without)],
+        [f"[`tiny`, 30 minutes of one thread](../records/{ALL_ROWS})", *map(score, ours)],
+        ["averaged with the bag of words", *map(both, ours)],
+    ]
+    return table(["`distilled`, all training rows", *GLUE.values()], rows)
 
 
 def over_seeds(values: Sequence[float]) -> str:
