@@ -140,11 +140,9 @@ def corpus_of(call: Call) -> Path:
     return call.work / "corpus" / CORPUS
 
 
-def memory() -> float:
-    """Memory of the device in GiB; infinite without a GPU."""
-    if not torch.cuda.is_available():
-        return float("inf")
-    return float(torch.cuda.get_device_properties(0).total_memory) / 2**30
+def memory(call: Call) -> float:
+    """Memory of the device in GiB, from the head of the record; infinite without a GPU."""
+    return float(call.found["machine"].get("accelerator_gib", float("inf")))
 
 
 def flags_of(call: Call) -> str:
@@ -239,7 +237,7 @@ def glue5(call: Call) -> None:
     tasks = str(toy.toy_task(call.work)) if call.dry else call.chosen.tasks
     command = measure.daybreak("evaluate", str(run), "--tasks", tasks, "--seeds", str(call.chosen.seeds))
     command += ["--task-dir", str(call.chosen.task_dir)] if call.chosen.task_dir else []
-    command += [] if call.dry else ["--workers", str(min(call.chosen.workers, max(1, int(memory() / WORKER_GIB))))]
+    command += [] if call.dry else ["--workers", str(min(call.chosen.workers, max(1, int(memory(call) / WORKER_GIB))))]
     for which, extra in (("pretrained", []), ("untrained", ["--untrained"])):
         seconds = call.run([*command, *extra])
         call.tell("glue5", results=read_json(run / "results.json"), **{f"{which}_seconds": seconds})
@@ -275,7 +273,11 @@ def failures(cells: list[dict[str, Any]]) -> list[str]:
 def speed(call: Call) -> None:
     # The whole step is one microbatch, on both sides.
     swept(
-        call, "speed", "base", "128,512", step_tokens=next(tokens for least, tokens in STEP_TOKENS if memory() > least)
+        call,
+        "speed",
+        "base",
+        "128,512",
+        step_tokens=next(tokens for least, tokens in STEP_TOKENS if memory(call) > least),
     )
 
 

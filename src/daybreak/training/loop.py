@@ -95,8 +95,8 @@ def fit(training: Training, progress: Progress) -> Progress:
                 timer.save_if_due(training, progress)
             except MicrobatchTooLarge:
                 training = halve_microbatch(training, progress)
-            except CompilationFailed:
-                training = disable_compilation(training, progress)
+            except CompilationFailed as failed:
+                training = disable_compilation(training, progress, failed)
             except PeerLost as lost:
                 save(training, progress)
                 saves = training.run and training.world.is_first

@@ -5,7 +5,6 @@ Each change is plain data that holds from a step on, so that a replay applies it
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -136,11 +135,9 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
     return _record_decisions(training, decisions, before.step), before
 
 
-def disable_compilation(training: Training, progress: Progress) -> Training:
-    """Continue without torch.compile from this step on; called while a CompilationFailed is handled."""
-    error = sys.exception()
-    why = f" ({error})" if isinstance(error, CompilationFailed) else ""
-    say(f"The model could not be compiled any further{why}; training continues without torch.compile.")
+def disable_compilation(training: Training, progress: Progress, error: CompilationFailed) -> Training:
+    """Continue without torch.compile from this step on."""
+    say(f"The model could not be compiled any further ({error}); training continues without torch.compile.")
     return _record_decisions(training, without_compilation(training.decisions, progress.step), progress.step)
 
 
