@@ -276,6 +276,10 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     folder, made, shared = _tokenizer(job, found, work)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
     report = count(job.preprocessing, found, job.steps)
+    *by_filters, _duplicates = report.steps
+    if reasons := sum((Counter(step.reasons) for step in by_filters), Counter[str]()):
+        listed = ", ".join(f"{reason}: {documents:,}" for reason, documents in reasons.most_common())
+        say(f"Left out by filters: {reasons.total():,} documents ({listed}).")
     epochs = epochs_of(job.preprocessing, job.inputs, {one.path: one.kept_characters for one in report.sources})
     of_parts = [epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))]
     settings = encoding.EncodingJob.after(found, corpus, folder, assignments=found.splits.path, epochs=of_parts)
