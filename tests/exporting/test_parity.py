@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from daybreak.core.encoder import Encoder, EncoderConfig
@@ -170,6 +171,29 @@ def test_a_tokenizer_that_does_not_name_its_special_tokens_passes(
     given.write(given.folder, tokenizer)
     found = given.judged()
     assert found.passed, found.failure
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("told", [{"model_max_length": 512}, {"tokenizer_class": "PreTrainedTokenizerFast"}])
+def test_a_tokenizer_of_another_kind_and_with_one_segment_passes(
+    told: dict[str, Any], data: Path, tmp_path: Path, export: Callable[[str], Export]
+) -> None:
+    """As RoBERTa's: byte-level BPE, both texts of a pair in the first segment, and often no class in its files."""
+    given, taken = export("bert"), tmp_path / "taken"
+    special, letters = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], sorted({*TEXT.replace(" ", "\u0120")})
+    tokenizer = Tokenizer(models.BPE({token: id for id, token in enumerate([*special, *letters])}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2), add_prefix_space=False)
+    tokenizer.add_special_tokens(special)
+    taken.mkdir()
+    tokenizer.save(str(taken / "tokenizer.json"))
+    (taken / "tokenizer_config.json").write_text(json.dumps(told))
+    given.write(given.folder, taken)
+    found = given.judged()
+    assert found.passed, found.failure
+    loaded = AutoTokenizer.from_pretrained(given.folder)
+    assert loaded.model_input_names == ["input_ids", "attention_mask"]
+    assert loaded(TEXT, TEXT)["input_ids"] == tokenizer.encode(TEXT, TEXT).ids
 
 
 def test_a_damaged_tokenizer_is_named_and_nothing_is_written(

@@ -177,6 +177,10 @@ def test_special_tokens_go_by_their_usual_names_where_nothing_names_them(folder:
     assert load_pretrained(folder).special.mask == 7
     (folder / "tokenizer_config.json").write_text('[["mask_token", "word9"]]')  # says nothing: no object
     assert load_pretrained(folder).special.mask == 7
+    (folder / "special_tokens_map.json").unlink()
+    write_tokenizer(folder)
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 512}')  # all that roberta-base says
+    assert load_pretrained(folder).special == SPECIAL
 
 
 def test_an_old_config_without_a_type_is_a_bert(folder: Path) -> None:
@@ -261,6 +265,7 @@ def test_an_error_without_words_is_reported_by_its_kind(folder: Path, monkeypatc
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(folder: Path) -> None:
+    write_tokenizer(folder, {kind: f"({kind})" for kind in NAMES})
     (folder / "tokenizer_config.json").write_text('{"mask_token": "[NONE]"}')
     assert "no [PAD] token" in refused(folder)
     write_tokenizer(folder, vocabulary=VOCABULARY + 2)

@@ -53,7 +53,7 @@ def write_model_folder(
         for name in FILES:  # an imported tokenizer may have additional files
             if (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, new / name)
-        facts = {"model_max_length": length, "model_input_names": _inputs(config)}
+        facts = {"model_max_length": length, "model_input_names": _inputs(config, tokenizer)}
         write_json(new / "tokenizer_config.json", {**settings, **facts})
         with (new / "model.safetensors").open("rb") as weights:
             os.fsync(weights.fileno())
@@ -85,13 +85,17 @@ def _replacement(out: Path) -> Iterator[Path]:
 
 
 def _settings(tokenizer: Path, special: SpecialIds) -> dict[str, Any]:
-    """tokenizer_config.json with the names of the special tokens.
+    """tokenizer_config.json with the names of the special tokens and a class.
 
-    The files of an imported tokenizer may lack them: those of BERT do, because transformers' BERT class sets them.
+    The files of an imported tokenizer may lack them: those of BERT and RoBERTa do, because transformers' own classes
+    set them. Without a class, the type of the model would choose one, and a RoBERTa is exported as a BERT.
     """
     path = tokenizer / "tokenizer_config.json"
-    found = read_json(path) if path.is_file() else {"tokenizer_class": "PreTrainedTokenizerFast"}
-    settings: dict[str, Any] = found if isinstance(found, dict) else {}
+    found = read_json(path) if path.is_file() else {}
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **(found if isinstance(found, dict) else {}),
+    }
     unnamed = {f"{role}_token": id for role, id in vars(special).items() if not settings.get(f"{role}_token")}
     if unnamed:
         loaded = load_tokenizer(tokenizer)
@@ -99,7 +103,10 @@ def _settings(tokenizer: Path, special: SpecialIds) -> dict[str, Any]:
     return settings
 
 
-def _inputs(config: dict[str, Any]) -> list[str]:
-    """The inputs of the model; segments only if it has segment embeddings, because ModernBERT does not accept them."""
-    segments = ["token_type_ids"] if config.get("type_vocab_size", 0) > 1 else []
-    return ["input_ids", *segments, "attention_mask"]
+def _inputs(config: dict[str, Any], tokenizer: Path) -> list[str]:
+    """The inputs of the model, with segments only if it has embeddings for them and the tokenizer tells them apart.
+
+    ModernBERT has none, and RoBERTa's tokenizer puts both texts of a pair into the first segment.
+    """
+    told = config.get("type_vocab_size", 0) > 1 and load_tokenizer(tokenizer).encode("a", "a").type_ids[-1:] == [1]
+    return ["input_ids", *(["token_type_ids"] if told else []), "attention_mask"]

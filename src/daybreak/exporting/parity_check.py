@@ -95,13 +95,13 @@ def check_tokenizer(tokenizer: Any, model: Any, facts: dict[str, Any]) -> dict[s
     text, special = facts["text"], facts["special"]
     encoded = tokenizer(text)["input_ids"]
     again = tokenizer(tokenizer.decode(encoded, skip_special_tokens=True))["input_ids"]
-    pair = tokenizer(text, text)
-    second = pair["token_type_ids"][-1] if "token_type_ids" in tokenizer.model_input_names else None
+    types = tokenizer(text, text, return_token_type_ids=True)["token_type_ids"]
+    told = bool(segments(model, torch.zeros(1))) and types[-1] == 1  # RoBERTa's tokenizer knows one segment only
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in special}
     return {
         "tokenizer round trip": known(encoded) == known(again) and encoded[0] == special["cls"],
         "special tokens": ids == special and model.config.pad_token_id == special["pad"],
-        "segments": second == (1 if segments(model, torch.zeros(1)) else None),
+        "segments": ("token_type_ids" in tokenizer.model_input_names) == told,
         "vocabulary": len(tokenizer) <= model.config.vocab_size,
     }
 

@@ -7,7 +7,8 @@ Each function translates a ``config.json`` and a state dict into BERT's, and the
 * A discriminator of ELECTRA has no masked-LM head. It gets one that training has to fit: its dense map starts as the
   identity, its norm as transformers initializes it.
 
-Token types that the original lacks are added without effect, so that sentence pairs can be told apart in fine-tuning.
+Token types that the original lacks are added without effect, so that sentence pairs can be told apart in fine-tuning
+with a tokenizer that does so, such as DistilBERT's.
 """
 
 from __future__ import annotations
