@@ -36,6 +36,17 @@ def test_each_token_knows_where_it_starts() -> None:
     ]  # fmt: skip
 
 
+def test_a_word_starts_from_the_byte_level_token_that_begins_a_word_and_a_letter_from_its_bytes() -> None:
+    """From RoBERTa or ModernBERT to WordPiece: equal strings mean other text."""
+    pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] t h e th the \u0120 \u0120the s \u00c3 \u00a9 \u00e9 .".split()
+    merges = [("t", "h"), ("th", "e"), ("\u0120", "the")]
+    old = Tokenizer(models.BPE({piece: id for id, piece in enumerate(pieces)}, merges))
+    old.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    new = wordpiece("[PAD] [UNK] [CLS] [SEP] [MASK] the ##s ##\u00e9 .")
+    sources = token_sources(old, new, SpecialIds(), SpecialIds())[5:]
+    assert [[pieces[id] for id in each] for each in sources] == [["\u0120the"], ["s"], ["\u00c3", "\u00a9"], ["."]]
+
+
 @pytest.mark.parametrize("shape", [
     ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=12),
     BertEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=32, positions=20, next_sentence=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.schemas.run import SpecialIds
@@ -23,7 +23,8 @@ def with_vocabulary(
     """Return a model with the same weights and the vocabulary of ``new``.
 
     A token of both vocabularies keeps its embedding and its output bias. Any other token gets the mean over the old
-    tokens of its text (as in AVocaDo, arXiv 2110.13434). Special tokens are mapped by role.
+    tokens of its text (as in AVocaDo, arXiv 2110.13434), as do all tokens if the kind of the tokenizer changes: equal
+    strings then have other meanings. Special tokens are mapped by role.
     """
     fresh = shape.build(_ids(new))
     # Tied tensors have several names. Only these tables have one row per id.
@@ -42,7 +43,8 @@ def with_vocabulary(
 
 def token_sources(old: Tokenizer, new: Tokenizer, old_special: SpecialIds, new_special: SpecialIds) -> list[list[int]]:
     """Return for each id of ``new`` the ids of ``old`` that it starts from, at least one."""
-    old_ids = old.get_vocab()
+    # "the" begins a word in WordPiece and continues one in byte-level BPE, where a letter such as "\u00e9" is a byte.
+    old_ids = old.get_vocab() if type(old.model) is type(new.model) else {}
     roles = {getattr(new_special, role): getattr(old_special, role) for role in vars(new_special)}
     sources: list[list[int]] = [[old_special.unk] for _ in range(_ids(new))]
     for token, place in new.get_vocab().items():
@@ -57,9 +59,11 @@ def token_sources(old: Tokenizer, new: Tokenizer, old_special: SpecialIds, new_s
 
 
 def _text(tokenizer: Tokenizer, token: str) -> str:
-    """The text of ``token``: without WordPiece's continuation prefix, and byte-level tokens as characters."""
-    if token.startswith(CONTINUES) and len(token) > len(CONTINUES):
-        return token.removeprefix(CONTINUES)
+    """The text of ``token`` with the space before it: a word of WordPiece has one, byte-level tokens contain theirs."""
+    if isinstance(tokenizer.model, models.WordPiece):
+        if token.startswith(CONTINUES) and len(token) > len(CONTINUES):
+            return token.removeprefix(CONTINUES)
+        return f" {token}" if token[:1].isalnum() else token
     return str(tokenizer.decoder.decode([token])) if tokenizer.decoder else token
 
 
