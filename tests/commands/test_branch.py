@@ -146,9 +146,13 @@ def test_a_branch_of_a_run_in_its_second_phase_stays_there(data: Path, tmp_path:
     later = replace(recipe.phase2, start=0.5, length=64, batch=4)
     recipe = replace(recipe, phase2=later, ramp=replace(recipe.ramp, batch_multiple=2))
     pretrain.pretrain(recipe, data=data, out=tmp_path / "run", accept_tokenizer=True)
-    command("pretrain", "--from", tmp_path / "run", "--extend", "20steps", "--data", data, "--out", tmp_path / "run2")
+    words = ["pretrain", "--from", tmp_path / "run", "--extend", "20steps", "--data", data]
+    command(*words, "--out", tmp_path / "run2")
     summary = read_json(tmp_path / "run2" / "summary.json", Summary)
     assert (summary.rows, summary.tokens) == (20 * 4, 20 * 4 * 64)
+    command(*words, "--out", tmp_path / "run3", "--phase2.start", "1")  # unless it has no second phase any more
+    summary = read_json(tmp_path / "run3" / "summary.json", Summary)
+    assert (summary.rows, summary.tokens) == (20 * 8, 20 * 8 * 32)
 
 
 # ---------------------------------------------------------------- refusals

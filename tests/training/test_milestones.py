@@ -53,6 +53,15 @@ def test_checkpoints_are_kept_before_the_decay_and_near_the_end(tmp_path: Path) 
         assert fit(rest, progress).step == 30 and equal(made, rest)
 
 
+def test_the_checkpoint_before_the_decay_is_from_before_that_of_the_second_phase(tmp_path: Path) -> None:
+    """With a schedule of its own, which begins at step 15; the rate of the first phase falls to 0 before."""
+    second = SecondPhase(start=0.5, length=12, lr=5e-3)
+    made = training(tmp_path, schedule=Trapezoid(warmup=0.1, decay=0.75), phase2=second)
+    done = journaled(replace(made, phases=made.phases * 2))
+    assert [path.name for path in RunFolder(tmp_path).branch.iterdir()] == ["step-000000019"]
+    assert (done.second_from, done.branched_at) == (15 / 30, 19 / 30)
+
+
 def test_a_replay_writes_nothing(tmp_path: Path) -> None:
     journaled(training(tmp_path / "run"))
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file())

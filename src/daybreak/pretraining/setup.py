@@ -194,7 +194,7 @@ def first_progress(
         )
     before = checkpoint.load(start, model, optimizer)  # without the average of the parent's weights
     say(f"Continuing from step {before.step:,} of '{recipe.origin.branch}', at {recipe.origin.begin:.1%} of its run.")
-    second = None if before.second_from is None else 0.0
+    second = 0.0 if before.second_from is not None and recipe.phase2.enabled else None
     return replace(checkpoint.START, position=before.position, first=before.position, second_from=second)
 
 

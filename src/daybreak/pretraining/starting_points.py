@@ -15,6 +15,7 @@ from daybreak.models.importing import load_pretrained
 from daybreak.recipe import Origin, Recipe, load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.phases import decays_last
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
 
@@ -89,9 +90,10 @@ def extended(source: Path, budget: str) -> Recipe:
         )
     newest, _ = checkpoint.read_newest(run.branch)
     if newest is None or newest.progress.branched_at is None:
+        begin = 0.0 if decays_last(recipe.phase2, None) else recipe.phase2.start
         raise UserError(
             f"'{source}' holds no checkpoint from before its decay.",
-            f"Let it run until its decay starts, at {decay_starts:.0%} of its budget.",
+            f"Let it run until its decay starts, at {begin + (1.0 - begin) * decay_starts:.0%} of its budget.",
         )
     old, new = Budget.parse(recipe.budget), Budget.parse(budget)
     if new.unit == old.unit and new.amount <= old.amount * (1.0 - newest.progress.branched_at):

@@ -18,7 +18,7 @@ from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Tick, reserve_for
 from daybreak.training.monitoring.disk import low_room
 from daybreak.training.monitoring.monitors import Monitor
-from daybreak.training.phases import second_phase_starts, with_microbatch
+from daybreak.training.phases import decays_last, schedule_progress, second_phase_starts, with_microbatch
 from daybreak.training.recovery import current_change, disable_compilation, halve_microbatch, roll_back
 from daybreak.training.signals import Signals
 from daybreak.training.step import (
@@ -145,7 +145,9 @@ def read_clock(training: Training, progress: Progress, *, stopping: bool) -> Tic
 
 def keep_milestones(training: Training, progress: Progress, tick: Tick) -> Progress:
     """Keep a checkpoint from before the decay, for ``--from RUN --extend``, and one from near the end."""
-    if progress.branched_at is None and tick.progress >= training.schedule.decay_starts:
+    second = training.phase2, progress.second_from
+    decays = schedule_progress(*second, tick.progress) >= training.schedule.decay_starts
+    if progress.branched_at is None and decays and decays_last(*second):
         progress = replace(progress, branched_at=tick.progress)
         if training.run:
             write(training, progress, training.run.branch, keep=1)

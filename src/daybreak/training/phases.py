@@ -131,6 +131,15 @@ def second_phase_starts(
     return second.when_flat and losses.flat(progress, conditions) and losses.bins[-1] < plateau_loss - PLATEAU_MARGIN
 
 
+def decays_last(second: SecondPhase, second_from: float | None) -> bool:
+    """Whether the current decay of the learning rate is the last one: a second phase may have a schedule of its own.
+
+    Args:
+        second_from: progress at which the second phase started; None before.
+    """
+    return second.lr <= 0 or second.start >= 1 or second_from is not None
+
+
 def schedule_progress(second: SecondPhase, second_from: float | None, progress: float) -> float:
     """Progress of the learning-rate schedule.
 
