@@ -136,7 +136,7 @@ def test_marks_part_the_run_evenly(tmp_path: Path) -> None:
     assert next_mark(training(tmp_path), 0.0) == float("inf")
 
 
-def test_validations_come_at_the_marks_of_the_masked_stage_only(tmp_path: Path) -> None:
+def test_validations_come_at_the_marks_outside_of_a_causal_stage(tmp_path: Path) -> None:
     watch = Watch()
     objective = CausalThenMasked(causal_fraction=0.5)
     made = training(tmp_path, steps=40, marks=9, objective=objective, monitors=(watch,))
@@ -144,6 +144,19 @@ def test_validations_come_at_the_marks_of_the_masked_stage_only(tmp_path: Path) 
     assert [record.step for record in watch.validations] == [20, 24, 28, 32, 36]
     assert {record.positions for record in watch.validations} == {4 * 2}
     assert made.time_by_category["validate"] > 0
+
+
+class Spans(Neighbours):
+    """An objective of the user with a name of its own for its stage."""
+
+    def stage(self, progress: float) -> str:
+        return "spans"
+
+
+def test_a_stage_of_any_name_but_causal_is_validated(tmp_path: Path) -> None:
+    watch = Watch()
+    fit(training(tmp_path, marks=4, objective=Spans(), monitors=(watch,)), checkpoint.START)
+    assert [record.step for record in watch.validations] == [6, 12, 18, 24]
 
 
 def test_validating_changes_nothing(tmp_path: Path) -> None:

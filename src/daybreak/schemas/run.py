@@ -178,7 +178,7 @@ class StepRecord:
     tokens: int
     """Tokens read since the start of the run."""
     stage: str
-    """causal or masked."""
+    """causal or masked; an objective of the user may name others."""
     loss: float
     targets: int
     """Predicted positions since the start of the run."""

@@ -167,7 +167,7 @@ def next_mark(training: Training, progress: float) -> float:
 
 def interim_validation(training: Training, progress: Progress, tick: Tick, timer: CheckpointTimer) -> Progress:
     """Evaluate the model on a part of the held-out sequences, and keep a checkpoint if it is the best so far."""
-    if stage(training, tick.progress) != "masked":
+    if stage(training, tick.progress) == "causal":
         return progress
     rows = training.decisions.validation_rows
     record = validate(training, progress, tick, rows=rows)
