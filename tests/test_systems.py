@@ -130,6 +130,16 @@ def test_the_second_phase_is_entered(
 
 
 @pytest.mark.usefixtures("ungated")
+def test_a_second_phase_that_never_started_is_not_in_the_export(tales: Path, tmp_path: Path) -> None:
+    """Texts are cut at a length that the model read, not at learned positions that are still random."""
+    run = tmp_path / "run"
+    words = ["pretrain", "bert-2018", "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES]
+    command(*words, "--phase2.start", "1", "--phase2.when-flat", "--phase2.length", "160")
+    assert json.loads((run / "model" / "tokenizer_config.json").read_text())["model_max_length"] == 128
+    assert "trained on sequences of 32 tokens." in (run / "model" / "README.md").read_text()
+
+
+@pytest.mark.usefixtures("ungated")
 def test_the_batch_of_a_crammed_run_grows(tales: Path, tmp_path: Path) -> None:
     """Over 60 % of the run in quanta of 2: 12 steps at 2, 4, 6 and 8 rows for three steps each, then 8 at 8."""
     run = tmp_path / "run"

@@ -214,8 +214,12 @@ class Recipe:
     @property
     def longest_row(self) -> int:
         """Positions of the longest sequences of the run."""
-        second = self.phase2.length if self.phase2.enabled else 0
-        return max(self.length, second, self.finish.length if self.finish.enabled else 0)
+        return self.longest_read(second=self.phase2.enabled)
+
+    def longest_read(self, *, second: bool) -> int:
+        """Positions of the longest sequences, with those of the second phase if it started (``second``)."""
+        finish = self.finish.length if self.finish.enabled else 0
+        return max(self.length, self.phase2.length if second else 0, finish)
 
     def global_batch(self, devices: int) -> int:
         """Sequences of a step over ``devices`` devices."""

@@ -138,6 +138,8 @@ def test_next_sentences_and_own_masks_stand_on_it_where_they_were_evaluated(run)
     assert "| Next-sentence accuracy | 77.5 % |" in text and "4.100 nats, 25.0 %" in text
     later = {"start": 0.9, "length": 512, "when_flat": False}
     assert "sequences of 128 and later 512 tokens" in card(run, recipe=run.recipe | {"phase2": later})
+    never = card(run, recipe=run.recipe | {"phase2": later | {"start": 1.0, "when_flat": True}}, longest=128)
+    assert "sequences of 128 tokens" in never and "sequences of more than 128 tokens" in never
     assert "bert" in front_matter(text)["tags"] and "modernbert" not in front_matter(text)["tags"]
 
 

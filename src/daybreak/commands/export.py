@@ -146,7 +146,7 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         average.put_in(model)
     first = read_json(source.decisions, Decisions).first_heldout
     validation = heldout_validation(recipe, shards, data, torch.device("cpu"), first=first)
-    length = max(recipe.longest_row, validation.length)
+    length = max(recipe.longest_read(second=progress.second_from is not None), validation.length)
     write_model_folder(
         out,
         model=model,

@@ -56,6 +56,7 @@ def write_card(run: RunFolder, results: list[TaskResult], averages: Sequence[Ave
         read_json(run.model / "config.json"),
         averages,
         read_json(run.corpus, CorpusReport) if run.corpus.exists() else None,
+        read_json(run.model / "tokenizer_config.json").get("model_max_length"),
     )
     write_text(run.model / "README.md", card)
 
@@ -69,6 +70,7 @@ def render_card(
     config: dict[str, Any],
     averages: Sequence[Average] = (),
     corpus: CorpusReport | None = None,
+    longest: int | None = None,
 ) -> str:
     """Return the text of README.md, with the front matter that the Hugging Face hub reads.
 
@@ -77,8 +79,9 @@ def render_card(
         config: the export's config.json.
         averages: over the results, for the conventions that are complete.
         corpus: the report on the text; None if the text was prepared by an earlier version.
+        longest: tokens of the longest sequences that the export names; a second phase of longer ones never started.
     """
-    lengths, finish = _lengths(recipe), recipe.get("finish", {})
+    lengths, finish = _lengths(recipe, longest), recipe.get("finish", {})
     finish_length = int(finish["length"]) if finish.get("start", 1) < 1 else 0
     own_code = "auto_map" in config
     architecture, paper = ARCHITECTURES.get(str(config.get("model_type")), ("", ""))
@@ -155,10 +158,11 @@ def _front_matter(config: dict[str, Any], results: Sequence[TaskResult], parent:
     ).to_yaml()
 
 
-def _lengths(recipe: dict[str, Any]) -> list[int]:
-    """Tokens of a sequence in each phase of the recipe."""
+def _lengths(recipe: dict[str, Any], longest: int | None) -> list[int]:
+    """Tokens of a sequence in each phase of the run."""
     phase2 = recipe.get("phase2", {})
     second = phase2 and (phase2["start"] < 1 or phase2["when_flat"])
+    second = second and (longest is None or phase2["length"] <= longest)
     return [int(recipe["length"]), *([int(phase2["length"])] if second else [])] if "length" in recipe else []
 
 

@@ -49,7 +49,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
         training = replace(training, journal=journal)
         tick = Tick(training.clock.elapsed(), 1.0)
         final = validate(training, progress, tick, rows=training.validation.rows, final=True)
-    length = max(recipe.longest_row, training.validation.length)
+    length = max(recipe.longest_read(second=progress.second_from is not None), training.validation.length)
     started = time.monotonic()
     write_model_folder(
         run.model,
