@@ -14,6 +14,8 @@ from rendezvous import run_ranks
 from toy_run import LENGTH, ROWS, Neighbours, Watch, assert_near, descending, equal, newest, take, training, weights
 
 from daybreak.core import world as worlds
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.training import checkpoint, loop
@@ -144,6 +146,21 @@ def test_validations_come_at_the_marks_outside_of_a_causal_stage(tmp_path: Path)
     assert [record.step for record in watch.validations] == [20, 24, 28, 32, 36]
     assert {record.positions for record in watch.validations} == {4 * 2}
     assert made.time_by_category["validate"] > 0
+
+
+class Plain(Neighbours):
+    """An objective of the user with the arguments that the page names."""
+
+    def loss(  # type: ignore[override]
+        self, model: Encoder, batch: Batch, seed: int, position: int, progress: float
+    ) -> LossSum:
+        return super().loss(model, batch, position=position)
+
+
+def test_the_loss_of_an_objective_without_a_mean_over_sequences_needs_no_factor(tmp_path: Path) -> None:
+    plain, usual = training(tmp_path, objective=Plain()), training(tmp_path)
+    assert step(plain, checkpoint.START, 0.5)[1:] == step(usual, checkpoint.START, 0.5)[1:]
+    assert equal(plain, usual)
 
 
 class Spans(Neighbours):

@@ -396,7 +396,7 @@ def accumulate(
     if objective.averages_rows or finishing:
         targets = objective.targets(whole, seed=seed, position=first, progress=now)
         all_targets = world.sum(targets)
-    per_row = all_targets / rows if objective.averages_rows else 1.0
+    per_row = {"per_row": all_targets / rows} if objective.averages_rows else {}
     loss_total, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
     contrastive = torch.zeros((), dtype=torch.float64, device=training.device)
     failure = Failure()
@@ -421,7 +421,7 @@ def accumulate(
                         seed=seed,
                         position=first + start,
                         progress=now,
-                        per_row=per_row,
+                        **per_row,
                     )
                     total = loss.sum
                     if loss.embeddings is not None:
@@ -495,7 +495,7 @@ def _contrastive_pass(
         try:
             with training.autocast():
                 embeddings = objective.embeddings(
-                    training.model, part, seed=training.seed, position=position + start, progress=now, per_row=1.0
+                    training.model, part, seed=training.seed, position=position + start, progress=now
                 )
         except Exception as error:
             failure.note(error, training.model)

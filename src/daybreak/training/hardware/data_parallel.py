@@ -90,18 +90,8 @@ class DataParallel:
         else:
             self._waits.append((sent, recorded_event()))
 
-    def loss(
-        self,
-        objective: Objective | WithEmbeddings,
-        batch: Batch,
-        *,
-        seed: int,
-        position: int,
-        progress: float,
-        per_row: float = 1.0,
-    ) -> LossSum:
-        """Return ``objective.loss`` of the model; call it inside ``microbatch``."""
-        arguments: dict[str, Any] = {"seed": seed, "position": position, "progress": progress, "per_row": per_row}
+    def loss(self, objective: Objective | WithEmbeddings, batch: Batch, **arguments: Any) -> LossSum:
+        """Return ``objective.loss`` of the model with these arguments; call it inside ``microbatch``."""
         if self._shared is None:
             return objective.loss(self._model, batch, **arguments)
         return self._shared(objective, batch, **arguments)

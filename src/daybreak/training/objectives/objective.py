@@ -63,8 +63,8 @@ class Objective(Component):
 
         Args:
             batch: ids int64 [B, L] as torch tensors, without masking.
-            per_row: targets of the step divided by its sequences, if ``averages_rows``: the factor of a sequence's
-                loss, so that the division by all targets gives a mean over sequences.
+            per_row: targets of the step divided by its sequences, passed only if ``averages_rows``: the factor of a
+                sequence's loss, so that the division by all targets gives a mean over sequences.
         """
 
 
