@@ -196,7 +196,8 @@ def test_a_crammed_model_attends_to_padding_by_choice(
     monkeypatch.setattr(parity, "check_parity", watching)
     for choice, kept in ((None, True), (False, False)):
         out = export(source, out=tmp_path / f"out-{choice}", attend_padding=choice)
-        assert json.loads((out / "config.json").read_text())["attend_padding"] is kept
+        told = json.loads((out / "config.json").read_text())
+        assert (told["attend_padding"], told["max_position_embeddings"]) == (kept, 24)
         assert (out / "modeling_crammed.py").is_file() and not (out / REFUSED).exists()
     assert len(judged) == 2
 

@@ -192,8 +192,10 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
         shape = replace(shape, attend_padding=attend_padding)
         model = shape.build(found.model.vocabulary)
         model.load_state_dict(found.model.state_dict())
-    length = min(shape.longest or VALIDATION_LENGTH, VALIDATION_LENGTH)
-    ids = np.random.default_rng(0).integers(0, model.vocabulary, (PROBE_ROWS, length))
+    # Rotary positions and sinusoids have no limit, but the folder names the length of training.
+    named = read_json(folder / "config.json").get("max_position_embeddings")
+    length = shape.longest or (named if isinstance(named, int) and named > 0 else VALIDATION_LENGTH)
+    ids = np.random.default_rng(0).integers(0, model.vocabulary, (PROBE_ROWS, min(length, VALIDATION_LENGTH)))
     ids[:, 0] = found.special.cls
     counts = np.ones(model.vocabulary, dtype=np.uint64)
     validation = Validation(Batch(ids=ids, special=found.special), counts, torch.device("cpu"))
@@ -204,7 +206,7 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
             model=model,
             shape=shape,
             tokenizer=Path(scratch),
-            length=shape.longest or VALIDATION_LENGTH,
+            length=length,
             vocabulary=model.vocabulary,
             special=found.special,
         )
@@ -213,7 +215,7 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
         out,
         model=model,
         shape=shape,
-        length=shape.longest or VALIDATION_LENGTH,
+        length=length,
         validation=validation,
         accuracy=validated.accuracy,
         text=SAMPLE,
