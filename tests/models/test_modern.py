@@ -65,7 +65,7 @@ def test_a_checkpoint_that_we_cannot_hold_is_refused(changes: dict[str, Any], na
         shape_from_hugging_face(stock_config(**changes))
 
 
-def test_a_checkpoint_with_a_loose_decoder_or_a_missing_tensor_is_refused() -> None:
+def test_a_checkpoint_with_a_loose_decoder_or_a_missing_or_unknown_tensor_is_refused() -> None:
     shape = LAYOUTS["modern, mixed"]
     weights = shape.export_weights(built(shape))
     loose = {**weights, "decoder.weight": weights["model.embeddings.tok_embeddings.weight"] + 1}
@@ -74,6 +74,8 @@ def test_a_checkpoint_with_a_loose_decoder_or_a_missing_tensor_is_refused() -> N
     for name in ("model.layers.2.attn.Wo.weight", "model.embeddings.tok_embeddings.weight"):
         with pytest.raises(UserError, match=name):
             from_hugging_face(stock_config(), {key: value for key, value in weights.items() if key != name})
+    with pytest.raises(UserError, match=r"'model.layers.0.attn.Wo.bias', which is not part of"):
+        from_hugging_face(stock_config(), {**weights, "model.layers.0.attn.Wo.bias": torch.zeros(1)})
 
 
 # ---------------------------------------------------------------- learning

@@ -290,6 +290,8 @@ FIXED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), (False,)),
 }
 """Supported values of config.json."""
+IGNORED = r"\.inv_freq$"
+"""Tensors that follow from the config."""
 
 
 def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[ModernEncoder, ModernBert]:
@@ -303,7 +305,7 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
     vocabulary = int(config["vocab_size"])
     copies, wanted = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}, "ModernBertForMaskedLM"
     model = load_checkpoint(
-        ModernBert, shape, vocabulary, weights, hugging_face_names, copies=copies, ignored="", wanted=wanted
+        ModernBert, shape, vocabulary, weights, hugging_face_names, copies=copies, ignored=IGNORED, wanted=wanted
     )
     return shape, model
 
