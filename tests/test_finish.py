@@ -96,6 +96,7 @@ def test_embed_without_a_model_is_refused(data: Path, refused: Callable[..., str
         ({"objective": CausalThenMasked(causal_fraction=0.8)}, "before masked language modeling does"),
         ({"objective": Masked(next_sentence=True)}, "[Nn]ext-sentence prediction"),
         ({"phase2": SecondPhase(start=0.9)}, "before the second phase"),
+        ({"phase2": SecondPhase(start=0.5)}, "with or before the second phase"),
     ],
 )
 def test_a_finish_that_does_not_fit_the_recipe_is_refused(changes: dict[str, Any], said: str) -> None:

@@ -204,9 +204,9 @@ class Recipe:
                 f"The finish starts at {self.finish.start:g} of the run, before masked language modeling does.",
                 "Give a later --finish.start, or a smaller --objective.causal-fraction.",
             )
-        if self.phase2.start < 1 and self.finish.start < self.phase2.start:
+        if self.phase2.start < 1 and self.finish.start <= self.phase2.start:
             raise UserError(
-                f"The finish starts at {self.finish.start:g} of the run, before the second phase at "
+                f"The finish starts at {self.finish.start:g} of the run, with or before the second phase at "
                 f"{self.phase2.start:g}.",
                 "Give a later --finish.start.",
             )
