@@ -23,7 +23,7 @@ import measure
 import toy
 
 from daybreak.core.files import read_json
-from daybreak.core.process import peak_bytes
+from daybreak.core.process import most_resident, peak_bytes
 from daybreak.schemas.search import SearchIndex
 from daybreak.searching.index import STATE
 
@@ -39,7 +39,7 @@ def build(run: Path, data: Path, index: Path, work: Path) -> dict[str, float]:
     """Build the index in a new process; seconds and the peak memory of the largest process that ended here."""
     words = measure.daybreak("search", str(run), "--data", str(data), "--index", str(index))
     seconds = measure.run(words, work / "log.txt")
-    return {"seconds": seconds, "peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024}
+    return {"seconds": seconds, "peak_bytes": most_resident(resource.RUSAGE_CHILDREN)}
 
 
 def answer(run: Path, data: Path, index: Path, method: str) -> dict[str, Any]:

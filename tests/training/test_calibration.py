@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from daybreak.core import process
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
@@ -100,6 +101,18 @@ def test_a_processor_stops_before_its_memory_is_full(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(calibration, "_free_bytes", lambda: 1000)
     assert calibration.fastest_microbatch(training(), checkpoint.START, 512) == 32
     assert device.tried == [8, 16, 32]
+
+
+@pytest.mark.parametrize(("platform", "peak"), [("darwin", 3_000), ("linux", 3_072_000)])
+def test_the_memory_without_proc_is_in_the_unit_of_the_system(
+    platform: str, peak: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 1,024 times the memory, macOS would end the search for the microbatch at its first size."""
+    usage = types.SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda _: types.SimpleNamespace(ru_maxrss=3_000))
+    monkeypatch.setattr(process, "resource", usage)
+    monkeypatch.setattr(process, "status_bytes", lambda name: None)
+    monkeypatch.setattr(process, "sys", types.SimpleNamespace(platform=platform))
+    assert process.peak_bytes() == peak
 
 
 def test_the_optimizers_memory_is_in_use_during_the_search(monkeypatch: pytest.MonkeyPatch) -> None:

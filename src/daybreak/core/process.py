@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 WATCH_SECONDS = 1.0
@@ -16,10 +18,11 @@ WATCH_SECONDS = 1.0
 def uptime() -> float:
     """Return seconds since the machine started, the time in which it was suspended included: the clock of a budget.
 
-    Linux stops ``time.monotonic()`` while the machine is suspended, so it serves only where there is no other clock.
+    Linux and macOS stop ``time.monotonic()`` while the machine is suspended, so it serves only where there is no other
+    clock. CLOCK_MONOTONIC stops on Linux and continues on macOS, which has no CLOCK_BOOTTIME.
     """
     try:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
     except (OSError, AttributeError):
         return time.monotonic()
 
@@ -32,6 +35,10 @@ def process_started() -> float:
         ticks = int(fields[19])  # field 22 of proc(5), counted after the command's name
         return min(now, ticks / os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError, IndexError):
+        import psutil  # local import: Linux does not need it
+
+        with suppress(psutil.Error):
+            return min(now, now - (time.time() - psutil.Process().create_time()))
         return now
 
 
@@ -49,7 +56,13 @@ def status_bytes(name: str) -> int | None:
 
 def peak_bytes() -> int:
     """The peak memory of this process."""
-    return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return status_bytes("VmHWM") or most_resident(resource.RUSAGE_SELF)
+
+
+def most_resident(who: int) -> int:
+    """``ru_maxrss`` of getrusage(2) in bytes; macOS counts it in bytes, other systems in KiB."""
+    most = resource.getrusage(who).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
 
 
 def address_space_limit() -> int | None:
