@@ -229,6 +229,21 @@ def test_torchs_own_compiler_learns_the_same() -> None:
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
+def test_no_process_chooses_kernels_by_their_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of other speed sum in another order: a replay in another process would differ in the last bits."""
+    asked: list[Any] = []
+
+    def compile_fx(graph: torch.fx.GraphModule, inputs: Any, **settings: Any) -> Callable[..., Any]:
+        asked.append(settings["config_patches"])
+        return graph.forward
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    model = built(SHAPES["crammed"])
+    compile_blocks(model)
+    backward(model, batch(8), 0.9)
+    assert asked == [{"deterministic": True}] * 2  # one graph for the last block, one for the others
+
+
 def test_compiled_code_is_kept_where_the_next_run_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 

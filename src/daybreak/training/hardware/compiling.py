@@ -25,6 +25,9 @@ from daybreak.core.terminal import say
 
 MAX_GRAPHS = 64
 """Torch's default limit, 8, is too low for two lengths of a model with local layers."""
+DETERMINISTIC: dict[str, Any] = {"deterministic": True}
+"""Options of inductor. Without them each process times variants of a kernel on a GPU, which sum in different orders, so
+a replay may differ in the last bits. Torch's global setting is no alternative: each compilation resets it."""
 
 Backend = str | Callable[..., Any]
 """A compiler: its name in torch, or a function."""
@@ -51,7 +54,8 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
     torch.compiler.reset()  # graphs of an earlier model in this process count against the limit
     _dynamo.config.recompile_limit = MAX_GRAPHS
     # A graph break would hide that a block cannot be compiled: require one whole graph, or raise.
-    compiled = torch.compile(called, backend=backend, dynamic=False, fullgraph=True)
+    options = DETERMINISTIC if backend == "inductor" else None
+    compiled = torch.compile(called, backend=backend, dynamic=False, fullgraph=True, options=options)
 
     def call(
         block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor
