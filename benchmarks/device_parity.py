@@ -22,7 +22,8 @@ from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training.hardware import probe
 from daybreak.training.objectives.objective import CausalThenMasked
 
-VOCABULARY, ROWS, LENGTH, MASKED = 4096, 4, 128, 24
+VOCABULARY, ROWS, LENGTH, MASKED = 4096, 4, 64, 24
+"""Longer sequences, if they are so few, do not use torch's attention with masks (models/layers.py)."""
 LAYOUTS = {
     "global": ModernEncoder(layers=4, hidden_size=256, heads=4, intermediate_size=512, init_std=0.08),
     "mixed": ModernEncoder(

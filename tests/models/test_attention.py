@@ -1,4 +1,4 @@
-"""Attention in half precision on a processor, against torch's own in float32."""
+"""Attention by matrix products: on a processor in half precision, against torch's own in float32; and on a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daybreak.models import layers
 from daybreak.models.layers import attend_heads, attention_mask, rotary_table, rotate
@@ -46,7 +47,7 @@ def test_products_give_what_fused_attention_gives(kind: str, dtype: torch.dtype)
     mask, causal, asked = masks()[kind]
     low = heads(dtype, asked)
     exact = tuple(part.detach().float().requires_grad_() for part in low)
-    assert layers._by_products(low[2], 0.0) and not layers._by_products(exact[2], 0.0)
+    assert layers._by_products(low[2], mask, 0.0) and not layers._by_products(exact[2], mask, 0.0)
     found = attend_heads(*low, mask, causal=causal)
     wanted = F.scaled_dot_product_attention(*exact, attn_mask=mask, is_causal=causal and mask is None)
     wanted = wanted.transpose(1, 2).flatten(2)
@@ -68,8 +69,28 @@ def test_under_autocast_the_products_stay_low() -> None:
 
 def test_long_rows_and_dropout_take_the_fused_way() -> None:
     value = torch.zeros(1, 1, layers.LONGEST_PRODUCT + 1, 2, dtype=torch.bfloat16)
-    assert not layers._by_products(value, 0.0) and not layers._by_products(value[:, :, 1:], 0.1)
-    assert layers._by_products(value[:, :, 1:], 0.0)
+    assert not layers._by_products(value, None, 0.0) and not layers._by_products(value[:, :, 1:], None, 0.1)
+    assert layers._by_products(value[:, :, 1:], None, 0.0)
+
+
+@pytest.mark.parametrize(("rows", "length", "dtype", "masked", "dropout", "products"), [
+    (32, 128, "bfloat16", True, 0.0, True),
+    (32, 128, "bfloat16", False, 0.0, False),  # FlashAttention: one block of 128 keys
+    (32, 128, "float16", False, 0.0, True),
+    (32, 65, "float32", False, 0.0, True),
+    (128, 128, "float16", True, 0.0, False),  # enough heads: one block of keys after the other
+    (32, 64, "float16", True, 0.0, False),  # one block
+    (32, 129, "float16", True, 0.0, False),  # always split, whatever is done here
+    (32, 128, "float16", True, 0.1, False),
+])  # fmt: skip
+def test_a_gpu_sums_in_a_fixed_order(
+    rows: int, length: int, dtype: str, masked: bool, dropout: float, products: bool
+) -> None:
+    """Torch's memory-efficient attention does not if it splits the keys, of which a block has 64."""
+    with FakeTensorMode():
+        value = torch.empty(rows, 2, length, 64, device="cuda", dtype=getattr(torch, dtype))
+        mask = torch.empty(rows, 1, 19, length, device="cuda", dtype=torch.bool) if masked else None
+        assert layers._by_products(value, mask, dropout) is products
 
 
 def test_rotation_keeps_the_type_that_it_gets() -> None:

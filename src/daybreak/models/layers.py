@@ -104,7 +104,7 @@ def attend_heads(
         causal: each position attends to itself and its left context; only used if ``mask`` is None.
         dropout: dropout of the attention probabilities; 0 outside training.
     """
-    if _by_products(value, dropout):
+    if _by_products(value, mask, dropout):
         mixed = _attend_by_products(query, key, value, mask, causal=causal and mask is None)
     else:
         mixed = F.scaled_dot_product_attention(
@@ -141,16 +141,28 @@ class Attention(nn.Module):
 
 LONGEST_PRODUCT = 1024
 """Largest length at which the scores of a head are stored: 2 MiB."""
+KEYS, SPLIT_BELOW = 64, 256
+"""Keys in a block of torch's memory-efficient attention on a GPU, and the heads of all sequences below which it handles
+all blocks at once."""
 
 
-def _by_products(value: Tensor, dropout: float) -> bool:
-    """Whether matrix products are faster than torch's fused attention, as in half precision on a CPU.
+def _by_products(value: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    """Whether to use matrix products instead of torch's fused attention.
 
-    The backward pass of the fused attention does not use the CPU's half-precision instructions and takes several times
-    as long (docs/log.md).
+    On a CPU in half precision they are faster: the backward pass of the fused attention does not use the CPU's
+    half-precision instructions and takes several times as long (docs/log.md).
+
+    On a GPU the memory-efficient attention, which torch takes for a mask and without bfloat16, adds up the gradient of
+    a query over blocks of keys in the order in which they finish, if there are few heads (attention_backward.cu). With
+    few heads the products cost little, and a replay gives the same bits. More than two blocks are always split.
     """
-    low = value.dtype in (torch.bfloat16, torch.float16)
-    return low and value.device.type == "cpu" and value.shape[2] <= LONGEST_PRODUCT and dropout == 0
+    rows, heads, length, _ = value.shape
+    if dropout:
+        return False
+    if value.device.type == "cuda":
+        efficient = mask is not None or value.dtype != torch.bfloat16
+        return efficient and rows * heads < SPLIT_BELOW and KEYS < length <= 2 * KEYS
+    return value.dtype in (torch.bfloat16, torch.float16) and value.device.type == "cpu" and length <= LONGEST_PRODUCT
 
 
 def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:

@@ -31,8 +31,9 @@ from daybreak.training.recovery import current_change
 from daybreak.training.step import MicrobatchTooLarge, Training
 
 FIXED_ORDER = 128
-"""Sequence length up to which torch's fused attention sums gradients in a fixed order on a GPU: one block of keys.
-With more blocks, they are added in the order in which they finish (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
+"""Sequence length up to which attention sums gradients in a fixed order on a GPU: one block of keys, or two with a mask
+(``models.layers``). More are added in the order in which they finish (FlashAttention-2, arXiv 2307.08691, section 3.1).
+"""
 
 
 @dataclass(frozen=True)
