@@ -89,6 +89,16 @@ def test_what_is_said_of_a_gpu(
     assert words in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("listed", "words"), [("", "is empty, so"), ("-1", "is -1, so")])
+def test_gpus_that_the_user_hides_are_noted(
+    listed: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clinic, "_cards", lambda: (["H100 (70 of 78 GiB free)"], "580.1"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    assert doctor()
+    assert f"CUDA_VISIBLE_DEVICES {words} runs use the CPU." in capsys.readouterr().out
+
+
 def test_a_folder_that_cannot_be_written_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert doctor(tmp_path / "nowhere")
     assert "cannot be written: no such file or directory. Choose another folder for runs." in capsys.readouterr().out

@@ -17,7 +17,7 @@ from daybreak import __version__
 from daybreak.commands.options import parse
 from daybreak.core.extras import EXTRAS, REQUIRED, install_hint
 from daybreak.core.locks import who_holds
-from daybreak.core.process import processor_name, usable_cores
+from daybreak.core.process import gpus_are_hidden, processor_name, usable_cores
 from daybreak.core.terminal import say, working
 
 OK, NOTE, FAULT = "ok", "note", "fault"
@@ -138,11 +138,12 @@ def _memory() -> tuple[int, int]:
 
 
 def _gpu() -> Iterator[CheckResult]:
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     cards, driver = _cards()
     built_for_cpu = "+cpu" in (_version("torch") or "")
-    if hidden:
-        yield CheckResult(NOTE, "gpu", "CUDA_VISIBLE_DEVICES is empty, so runs use the CPU.", "Unset it to use a GPU.")
+    if gpus_are_hidden():
+        value = os.environ["CUDA_VISIBLE_DEVICES"] or "empty"
+        message = f"CUDA_VISIBLE_DEVICES is {value}, so runs use the CPU."
+        yield CheckResult(NOTE, "gpu", message, "Unset it to use a GPU.")
     elif not cards and not DRIVER.exists():
         yield CheckResult(OK, "gpu", "No NVIDIA GPU: runs use the CPU.")
     elif built_for_cpu:

@@ -76,6 +76,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def gpus_are_hidden() -> bool:
+    """Whether CUDA_VISIBLE_DEVICES hides all GPUs: it is empty, or begins with -1, which ends the list as in CUDA."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return listed is not None and listed.split(",")[0].strip() in ("", "-1")
+
+
 def processor_name() -> str:
     """The processor's model name on Linux, elsewhere the name that Python reports."""
     try:

@@ -95,10 +95,15 @@ def test_an_nvidia_card_that_torch_cannot_use_is_refused(
     driver = tmp_path / "version"
     driver.write_text("NVRM version: 600.00\nmore\n")
     monkeypatch.setattr(probe, "Path", lambda name: driver)
-    assert probe.choose_device() == CPU  # CUDA_VISIBLE_DEVICES= asks for it
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with pytest.raises(UserError, match=r"NVRM version: 600\.00.*cannot use it"):
-        probe.choose_device()
+    for hiding in ("", "-1", "-1,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hiding)
+        assert probe.choose_device() == CPU  # as the user asks
+    for using in (None, "0", "0,-1"):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if using:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", using)
+        with pytest.raises(UserError, match=r"NVRM version: 600\.00.*cannot use it"):
+            probe.choose_device()
 
 
 @pytest.mark.parametrize(("half", "expected"), [(100.1, ("float32", "bfloat16")), (99.9, ("float32",))])

@@ -12,7 +12,7 @@ import torch
 
 from daybreak import __version__
 from daybreak.core.errors import UserError
-from daybreak.core.process import processor_name, usable_cores
+from daybreak.core.process import gpus_are_hidden, processor_name, usable_cores
 from daybreak.core.terminal import say
 from daybreak.schemas.run import Environment
 
@@ -50,7 +50,7 @@ def choose_device() -> torch.device:
             )
         return torch.device("cuda", rank)
     driver = Path("/proc/driver/nvidia/version")
-    if driver.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
+    if driver.exists() and not gpus_are_hidden():
         version = driver.read_text(encoding="utf-8").splitlines()[0]
         raise UserError(
             f"An NVIDIA card is here ({version}) but torch {torch.__version__} cannot use it.",
