@@ -288,6 +288,13 @@ def test_gpus_are_those_that_the_user_left_visible(monkeypatch: pytest.MonkeyPat
     assert first_arguments() == (["0", "1"], os.getpid())
 
 
+def test_workers_get_the_memory_that_this_process_reserved_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: released.append(True))
+    with parallel._POOLS["processes"](2):
+        assert released == [True]
+
+
 def first_arguments() -> tuple[list[str], int]:
     """What a worker process is settings: the GPUs, and its parent."""
     with parallel._POOLS["processes"](2) as settings:

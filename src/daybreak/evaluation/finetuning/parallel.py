@@ -204,6 +204,8 @@ def resource_errors(job: FinetuningJob) -> Iterator[None]:
 def _processes(workers: int) -> Iterator[dict[str, Any]]:
     from joblib.externals.loky import get_reusable_executor
 
+    # A pretraining or a forecast in this process leaves its memory reserved on the first GPU, which the workers need.
+    torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as claims:
         # Count the GPUs here: a process that has initialized CUDA can no longer choose one.
         start = (claims, _visible_devices(), os.getpid())
