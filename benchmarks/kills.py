@@ -287,7 +287,8 @@ def main() -> None:
         )  # fmt: skip
     found |= watch.facts(chosen.processes * found["decisions"]["threads"])
     measure.finish(found, chosen.out)
-    told = f"({found['uncharged_seconds']:+.2f} s not charged), {found['summary']['spent']['lost']:.1f} s of work lost."
+    lost = found["summary"]["time_by_category"]["lost"]
+    told = f"({found['uncharged_seconds']:+.2f} s not charged), {lost:.1f} s of work lost."
     print(f"{found['outside_seconds']:.2f} s of running for a budget of {chosen.budget} {told}")
     print(found["verify"]["said"])
     for what, holds in found["verdict"].items():

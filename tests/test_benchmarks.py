@@ -204,6 +204,22 @@ def test_what_a_kill_costs(tmp_path: Path) -> None:
     assert (found["lost_seconds"], found["uncharged_seconds"]) == (3.0, 0.5)
 
 
+def test_what_a_kill_test_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kills = script("kills")
+    found = {"outside_seconds": 61.0, "uncharged_seconds": 0.5, "summary": {"time_by_category": {"lost": 1.5}}}
+    found |= {"decisions": {"threads": 1}, "verify": {"said": "Verified."}, "verdict": {"budget_held": False}}
+    monkeypatch.setattr(kills, "kill_and_verify", lambda *_, **__: found)
+    monkeypatch.setattr(kills.measure, "record", lambda *_: {})
+    monkeypatch.setattr(kills.measure, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["kills.py", "--data", str(tmp_path), "--work", str(tmp_path)])
+    kills.main()
+    said = capsys.readouterr().out
+    assert "61.00 s of running for a budget of 120s (+0.50 s not charged), 1.5 s of work lost." in said
+    assert "Verified." in said and "NO  budget held" in said
+
+
 def test_metric_lines_are_counted_in_both_files(tmp_path: Path) -> None:
     kills, run = script("kills"), RunFolder(tmp_path)
     run.metrics.write_text('{"a": 1, "b": 2}\n{"a": 3}\n{"torn', encoding="utf-8")
