@@ -22,6 +22,7 @@ from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.clock import ReplayClock
+from daybreak.training.hardware import probe
 from daybreak.training.hardware.compiling import compile_blocks
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.objectives.objective import CausalThenMasked
@@ -83,7 +84,8 @@ class Block:
 
 
 def our_training(cell: Cell) -> Training:
-    """The parts of a training step, built as pretraining builds them."""
+    """The parts of a training step, built as pretraining builds them, in its arithmetic."""
+    probe.choose_device()
     torch.manual_seed(0)
     model = cell.recipe.model.build(cell.vocabulary).to(cell.device)
     if cell.device.type == "cuda":  # as a run of more than some minutes does there

@@ -91,8 +91,10 @@ def test_flops_of_stock_models() -> None:
     assert flops.training(forward) == forward + backward
 
 
-def test_our_block_trains_with_the_loop_of_the_product() -> None:
+def test_our_block_trains_with_the_loop_of_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = script("our_step")
+    chosen: list[bool] = []
+    monkeypatch.setattr(ours.probe, "choose_device", lambda: chosen.append(True))
     recipe = replace(load_recipe("tiny"), model=SHAPE, length=LENGTH)
     stream = ours.ZipfStream(VOCABULARY, 2000)
     assert stream.read(0, 2000).min() >= 5 and stream.read(0, 2000).max() < VOCABULARY
@@ -101,6 +103,7 @@ def test_our_block_trains_with_the_loop_of_the_product() -> None:
     )
     for stage in ("causal", "masked"):
         assert ours.our_block(cell, stage)(0.0).tokens == 0  # warm-up steps only
+    assert chosen == [True, True], "with the attention and the float32 products of a run, in every process"
 
 
 def test_moments_reach_every_mask_rate() -> None:
