@@ -17,7 +17,7 @@ from daybreak import __version__
 from daybreak.commands.options import parse
 from daybreak.core.extras import EXTRAS, REQUIRED, install_hint
 from daybreak.core.locks import who_holds
-from daybreak.core.process import gpus_are_hidden, processor_name, usable_cores
+from daybreak.core.process import gpus_are_hidden, machine_memory, processor_name, usable_cores
 from daybreak.core.terminal import say, working
 
 OK, NOTE, FAULT = "ok", "note", "fault"
@@ -25,7 +25,6 @@ OLDEST_PYTHON = (3, 11)
 LITTLE_MEMORY, LITTLE_DISK = 3e9, 5e9
 """Bytes below which a default run may fail."""
 DRIVER = Path("/proc/driver/nvidia/version")
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +110,7 @@ def _version(package: str) -> str | None:
 
 
 def _machine() -> Iterator[CheckResult]:
-    cores, total, free = usable_cores(), *_memory()
+    cores, total, free = usable_cores(), *machine_memory()
     yield CheckResult(OK, "processor", f"{processor_name()}, {cores} usable core{'s' if cores > 1 else ''}.")
     message = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free."
     yield _noted(free < LITTLE_MEMORY, "memory", message, "Close other programs, or train the recipe tiny.")
@@ -123,18 +122,6 @@ def _machine() -> Iterator[CheckResult]:
             f"{load:.1f} processes share {cores} cores.",
             "Stop other programs: they slow runs down.",
         )
-
-
-def _memory() -> tuple[int, int]:
-    """Return total and available bytes, within the limit of the container."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    try:
-        limit = int(CGROUP_LIMIT.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return memory.total, memory.available
-    return min(memory.total, limit), min(memory.available, limit)
 
 
 def _gpu() -> Iterator[CheckResult]:

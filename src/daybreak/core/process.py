@@ -13,6 +13,8 @@ from pathlib import Path
 
 WATCH_SECONDS = 1.0
 """Seconds between checks of the parent process."""
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Holds the limit of a container's memory, or ``max``."""
 
 
 def uptime() -> float:
@@ -63,6 +65,18 @@ def most_resident(who: int) -> int:
     """``ru_maxrss`` of getrusage(2) in bytes; macOS counts it in bytes, other systems in KiB."""
     most = resource.getrusage(who).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most
+
+
+def machine_memory() -> tuple[int, int]:
+    """Return total and available bytes, within the limit of the container."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    try:
+        limit = int(CGROUP_LIMIT.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return memory.total, memory.available
+    return min(memory.total, limit), min(memory.available, limit)
 
 
 def address_space_limit() -> int | None:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import psutil
 import torch
 
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
-from daybreak.core.process import peak_bytes
+from daybreak.core.process import machine_memory, peak_bytes
 from daybreak.core.terminal import duration, say
 from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START, Progress
@@ -153,8 +152,8 @@ def _rate(training: Training, start: Progress, microbatch: int) -> float:
 
 
 def _free_bytes() -> float:
-    """Available memory of this machine."""
-    return float(psutil.virtual_memory().available)
+    """Available memory of this machine or container."""
+    return float(machine_memory()[1])
 
 
 def measure_costs(training: Training, start: Progress, precisions: Sequence[str]) -> Costs:

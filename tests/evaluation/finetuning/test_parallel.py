@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 
+from daybreak.core import process
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.evaluation.finetuning import parallel
 from daybreak.evaluation.finetuning.finetune import Show
@@ -26,6 +27,7 @@ from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
 from daybreak.evaluation.finetuning.parallel import interruptible, run_jobs, start_worker, thread_count, worker_count
 from daybreak.evaluation.finetuning.task_evaluation import forecast
 from daybreak.schemas.tasks import FinetuningRun
+from daybreak.training import calibration
 
 MUCH = 10**12
 
@@ -127,10 +129,20 @@ def test_a_process_that_the_system_killed(
 
 def worker_counts(monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: float, gpus: int) -> None:
     monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
-    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": int(gigabytes * 1e9 / 4096)}
-    monkeypatch.setattr(parallel.os, "sysconf", sizes.__getitem__)
+    monkeypatch.setattr(parallel, "machine_memory", lambda: (int(gigabytes * 1e9), 0))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+
+@pytest.mark.parametrize(("limit", "memory"), [("16000000000\n", (16e9, 16e9)), ("max\n", (256e9, 200e9))])
+def test_the_limit_of_a_container_is_the_memory(
+    limit: str, memory: tuple[float, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Workers and microbatches that fill the machine would be killed in it."""
+    (tmp_path / "memory.max").write_text(limit)
+    monkeypatch.setattr(process, "CGROUP_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=256 * 10**9, available=200 * 10**9))
+    assert parallel.machine_memory() == calibration.machine_memory() == memory
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from daybreak.core.errors import Interrupted, UserError, reason
-from daybreak.core.process import end_with, usable_cores
+from daybreak.core.process import end_with, machine_memory, usable_cores
 from daybreak.core.terminal import Work
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
 from daybreak.schemas.tasks import FinetuningRun
@@ -71,8 +71,7 @@ def worker_count(jobs: int, rows: int, parameters: int, requested: int | None, b
         return 1
     if torch.cuda.is_available():
         return min(torch.cuda.device_count(), jobs)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 0.6
-    fitting = int(memory // (PROCESS_BYTES + BYTES_PER_PARAMETER * parameters))
+    fitting = int(0.6 * machine_memory()[0] // (PROCESS_BYTES + BYTES_PER_PARAMETER * parameters))
     return max(1, min(usable_cores(), jobs, fitting))
 
 
