@@ -28,6 +28,7 @@ from daybreak.core.files import read_json
 from daybreak.data.pipeline import corpus_facts
 from daybreak.data.pipeline.corpus import bundled
 from daybreak.data.pipeline.preprocessing import Preprocessing
+from daybreak.data.pipeline.resuming import earlier
 from daybreak.data.readers import hub
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.documents import choose_rule
@@ -151,6 +152,11 @@ def test_a_complete_folder_of_the_same_origin_is_kept(
     with pytest.raises(UserError, match="from other text or with other settings"):
         prepare([corpus], data, tokenizer=SMALL)
     assert open_shards(data).manifest == first
+
+
+def test_a_folder_that_macos_shows_as_empty_is_used(tmp_path: Path) -> None:
+    (tmp_path / ".DS_Store").touch()
+    assert earlier(tmp_path, "of this text") is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def made(folder: Path, *names: str) -> RunFolder:
         ("recipe.json", "model/config.json", "notes of mine.txt"),
         ("data/manifest.json", "data/unigram.bin", "general/manifest.json", "corpus/docstrings.jsonl"),
         ("environment.json", "data.json", "corpus.json", "checkpoints/step-000000000/state.pt", ".recipe.json.7.tmp"),
-        (".data.preparing/lock", "corpus/.docstrings.jsonl.7.tmp"),
+        (".data.preparing/lock", "corpus/.docstrings.jsonl.7.tmp", ".DS_Store"),
     ],
 )
 def test_a_run_and_its_beginnings_are_deleted(names: tuple[str, ...], tmp_path: Path) -> None:

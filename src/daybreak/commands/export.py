@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, load_recipe_file, parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, read_json
+from daybreak.core.files import is_empty, make_folder, read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.schemas.run import Decisions
@@ -79,7 +79,7 @@ def export(
     source = RunFolder(run)
     if not source.recipe.exists() and not (run / "config.json").is_file():
         raise UserError(f"'{run}' is neither a run folder nor a model.", "Name one, such as runs/tiny.")
-    if out.exists() and any(make_folder(out).iterdir()):
+    if out.exists() and not is_empty(make_folder(out)):
         raise UserError(f"'{out}' is not empty.", "Choose another --out.")
     if onnx:
         check_onnx_installed()

@@ -14,6 +14,9 @@ from typing import Any
 from daybreak.core.errors import UserError, reason
 from daybreak.core.serialization import from_dict, to_dict
 
+FINDER = ".DS_Store"
+"""Name of a file of macOS, which its Finder does not show."""
+
 
 def make_folder(path: Path) -> Path:
     """Create ``path`` with its parents and check that it is writable."""
@@ -30,6 +33,11 @@ def make_folder(path: Path) -> Path:
             f"Cannot write in '{path}': {why}.", "Choose another folder, or correct its permissions."
         ) from None
     return path
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing but the file that macOS leaves in folders that were looked at."""
+    return all(path.name == FINDER for path in folder.iterdir())
 
 
 def refuse_link_out(folder: Path, path: Path) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daybreak.core.errors import UserError
+from daybreak.core.files import FINDER
 from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.schemas.corpus import CORPUS_FILE
 
-_BEGINNINGS = {"checkpoints", "stacks", "environment.json", "data.json", CORPUS_FILE}
-"""Files that a killed start may leave before it writes recipe.json."""
+_BEGINNINGS = {"checkpoints", "stacks", "environment.json", "data.json", CORPUS_FILE, FINDER}
+"""Files that a killed start may leave before it writes recipe.json, and one that anybody who looks may leave."""
 _PREPARED = {"data": "manifest.json", "general": "manifest.json", "corpus": "docstrings.jsonl"}
 """Text folders that ``daybreak run`` creates, and the file that identifies each as such."""
 _PREPARING = (".data.", ".general.")

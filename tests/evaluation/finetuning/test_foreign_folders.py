@@ -148,6 +148,9 @@ def test_only_a_saved_classifier_is_replaced_by_another(crammed: Path, tmp_path:
     earlier = shutil.copytree(tmp_path / "saved", tmp_path / "earlier")
     change_config(earlier, fine_tuning=None)
     check_save_folder(tmp_path / "saved")
+    (tmp_path / "looked at").mkdir()
+    (tmp_path / "looked at" / ".DS_Store").touch()
+    check_save_folder(tmp_path / "looked at")
     for other in (crammed, earlier):
         with pytest.raises(UserError, match="is not empty and holds no classifier saved by this version"):
             check_save_folder(other)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from daybreak import __version__
 from daybreak.core.errors import ReadFailed, UserError, reason
-from daybreak.core.files import make_folder, read_json
+from daybreak.core.files import is_empty, make_folder, read_json
 from daybreak.core.locks import locked
 from daybreak.core.process import is_alive
 from daybreak.core.serialization import fingerprint
@@ -66,7 +66,7 @@ def earlier(out: Path, identity: str) -> Manifest | None:
         UserError: ``out`` contains other files, or data of other text or settings.
     """
     try:
-        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        if not out.exists() or (out.is_dir() and is_empty(out)):
             return None
         if not out.is_dir():
             raise UserError(f"'{out}' is a file, not a folder.", "Choose another folder with --out.")

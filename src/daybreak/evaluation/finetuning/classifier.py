@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.files import parse_json, replace_folder
+from daybreak.core.files import is_empty, parse_json, replace_folder
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
@@ -311,7 +311,7 @@ def check_save_folder(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a folder.", "Choose another folder with --save.")
-    if any(folder.iterdir()) and not _is_saved_classifier(_config_json(folder)):
+    if not is_empty(folder) and not _is_saved_classifier(_config_json(folder)):
         raise UserError(
             f"'{folder}' is not empty and holds no classifier saved by this version.",
             "Choose another folder with --save.",
