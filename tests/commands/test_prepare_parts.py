@@ -34,6 +34,7 @@ from daybreak.data.tokenizers.tokenizer import WordPiece
 PART = 6_000
 """Bytes."""
 SMALL = WordPiece(vocabulary=600)
+FULL = Path("/dev/full")
 
 
 @pytest.fixture
@@ -279,6 +280,27 @@ def test_a_full_disk_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.Monk
     assert left_over(tmp_path) == [".data.preparing"]
     prepare([text], tmp_path / "data", tokenizer=SMALL)
     prepare([text], tmp_path / "at-once", tokenizer=SMALL)
+    assert contents(tmp_path / "data") == contents(tmp_path / "at-once") and left_over(tmp_path) == []
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("name", ["times", "counts", "density"])
+def test_a_full_disk_loses_no_file_of_a_part(
+    name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty file of times would leave all documents of its part out of the training text."""
+    encode = encoding._encode
+
+    def full(job: Any, work: Path, *more: Any) -> None:
+        (work / name).symlink_to(FULL)
+        encode(job, work, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encoding, "_encode", full)
+        with pytest.raises(UserError, match=r"The disk of '.*' is full"):
+            prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
+    prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
+    prepare([records], tmp_path / "at-once", tokenizer=SMALL, workers=1)
     assert contents(tmp_path / "data") == contents(tmp_path / "at-once") and left_over(tmp_path) == []
 
 

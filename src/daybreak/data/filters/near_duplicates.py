@@ -155,7 +155,7 @@ def match_bucket(folder: Path, bucket: int) -> None:
             before += documents
         rows = np.concatenate(signatures)
         rows = rows[np.lexsort([rows[field] for field in reversed(_SIGNATURE.names or ())])]
-        rows.tofile(merged / f"{group:05d}.minhash.sig")
+        (merged / f"{group:05d}.minhash.sig").write_bytes(rows.tobytes())
     step = MinhashDedupBuckets(str(work), str(work / "pairs"), config=config, lines_to_buffer=_BUFFERED)
     step.run(rank=bucket, world_size=BUCKETS)
     (folder / "pairs").mkdir(exist_ok=True)

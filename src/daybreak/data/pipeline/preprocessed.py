@@ -194,7 +194,7 @@ class SourceReader:
             assignments[(reasons != 0) & (assignments == TRAIN)] = DROPPED
         if DEDUPLICATED in until:
             assignments[(np.asarray(found.splits.assignments) == DROPPED) & (assignments == TRAIN)] = DROPPED
-            assignments.tofile(exact := self.place / "assignments-exact")
+            (exact := self.place / "assignments-exact").write_bytes(assignments.tobytes())
             with working(f"Looking for near duplicates in {self.name}"):
                 task = partial(sign_part, self.corpus, exact, found.offsets, self.place / "near")
                 deque(self._over_parts(task), maxlen=0)
@@ -203,7 +203,7 @@ class SourceReader:
             raise UserError(
                 f"The source '{self.name}' has no text left when {until[-1]}.", "Leave that preprocessing out."
             )
-        assignments.tofile(path := self.place / f"assignments-{until[-1]}")
+        (path := self.place / f"assignments-{until[-1]}").write_bytes(assignments.tobytes())
         return path
 
     def encode(
