@@ -304,6 +304,25 @@ def test_a_full_disk_loses_no_file_of_a_part(
     assert contents(tmp_path / "data") == contents(tmp_path / "at-once") and left_over(tmp_path) == []
 
 
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_keeps_the_parts_also_where_a_file_of_json_finds_it(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = first_pass._read
+
+    def full(job: Any, work: Path, *more: Any) -> None:
+        (work / f".facts.json.{os.getpid()}.tmp").symlink_to(FULL)
+        read(job, work, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first_pass, "_read", full)
+        with pytest.raises(UserError, match=r"facts.json' cannot be written \(.*No space left on device\)"):
+            prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
+    assert left_over(tmp_path) == [".data.preparing"]
+    prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
+    assert "Resuming the interrupted preparation." in capsys.readouterr().out and left_over(tmp_path) == []
+
+
 @pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "closed"), OSError(errno.EIO, "disk"), Interrupted(15)])
 def test_after_an_error_that_may_pass_the_same_command_goes_on(
     error: Exception, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

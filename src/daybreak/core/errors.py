@@ -4,6 +4,7 @@ Exception
   +-- UserError    one sentence, one remedy, exit code 2
   |     +-- TooLate  the request does not fit into the time that is left
   |     +-- ReadFailed  the text could not be read now; finished work is kept
+  |     +-- WriteFailed  a file or folder could not be written; finished work is kept
   +-- Interrupted  a signal stopped the run; its state is saved; exit code 128 + signal
   +-- PeerLost     another process of the run is gone; this one can only save and exit
 """
@@ -34,6 +35,10 @@ class TooLate(UserError):
 
 class ReadFailed(UserError):
     """The text could not be read for a reason that may pass, such as a lost connection; finished work is kept."""
+
+
+class WriteFailed(UserError):
+    """A file or folder could not be written, such as on a full disk; finished work is kept."""
 
 
 class Interrupted(Exception):

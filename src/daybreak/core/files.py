@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from daybreak.core.errors import UserError, reason
+from daybreak.core.errors import UserError, WriteFailed, reason
 from daybreak.core.serialization import from_dict, to_dict
 
 FINDER = ".DS_Store"
@@ -29,7 +29,7 @@ def make_folder(path: Path) -> Path:
         raise UserError(f"'{path}' is not a folder.", "Choose another folder.") from None
     except OSError as error:
         why = os.strerror(error.errno or errno.EIO).lower()
-        raise UserError(
+        raise WriteFailed(
             f"Cannot write in '{path}': {why}.", "Choose another folder, or correct its permissions."
         ) from None
     return path
@@ -62,7 +62,7 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise UserError(
+        raise WriteFailed(
             f"'{path}' cannot be written ({reason(error)}).", "Free disk space or correct the permissions."
         ) from None
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from daybreak import __version__
-from daybreak.core.errors import ReadFailed, UserError, reason
+from daybreak.core.errors import ReadFailed, UserError, WriteFailed, reason
 from daybreak.core.files import is_empty, make_folder, read_json
 from daybreak.core.locks import locked
 from daybreak.core.process import is_alive
@@ -51,7 +51,7 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
         place.mkdir(exist_ok=True)
         try:
             yield place
-        except (WorkerLost, ReadFailed):
+        except (WorkerLost, ReadFailed, WriteFailed):
             raise
         except UserError:
             shutil.rmtree(folder, ignore_errors=True)
