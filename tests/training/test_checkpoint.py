@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -246,6 +248,26 @@ def test_the_newest_before_a_step_is_found(tmp_path: Path) -> None:
     (tmp_path / "step-000000007" / "model.safetensors").unlink()
     found, torn = checkpoint.read_newest(tmp_path, before=12)
     assert found is not None and found.progress == at(3) and torn[0].startswith("step-000000007")
+
+
+def test_a_checkpoint_that_this_user_may_not_read_is_not_taken_for_an_incomplete_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = fresh(1)
+    newest = [checkpoint.save(tmp_path, at(step), model, optimizer) for step in (3, 7)][-1]
+    assert len({file.stat().st_mode for file in newest.iterdir()}) == 1  # the weights are as readable as the rest
+    opened = Path.open
+
+    def forbidden(path: Path, *how: Any, **more: Any) -> Any:
+        if path == newest / checkpoint.WEIGHTS:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(UserError, match=r"step-000000007' cannot be read: permission denied"):
+        checkpoint.read_newest(tmp_path)
+    found, _ = checkpoint.read_newest(tmp_path, before=7)
+    assert found is not None and found.progress == at(3)
 
 
 def test_checkpoints_of_a_course_that_was_left_are_dropped(tmp_path: Path) -> None:

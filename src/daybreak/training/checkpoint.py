@@ -124,6 +124,7 @@ def save(
             save_file(average.tensors(), temporary / AVERAGE)
         write_json(temporary / "progress.json", progress)
         for file in temporary.iterdir():
+            shutil.copymode(temporary / "progress.json", file)  # safetensors sets owner-only permissions
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
         replace_folder(temporary, final)
@@ -174,11 +175,16 @@ def step_of(path: Path) -> int:
 
 
 def read_newest(folder: Path, *, before: int | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Read the newest complete checkpoint of a step before ``before``, and the names of those that are unreadable."""
+    """Read the newest complete checkpoint of a step before ``before``, and the names of those that are unreadable.
+
+    Raises:
+        UserError: this user may not read a checkpoint. A resume would take it for an incomplete one and delete it.
+    """
     unreadable: list[str] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
         if before is not None and step_of(path) >= before:
             continue
+        _refuse_forbidden(path)
         try:
             progress = read_json(path / "progress.json", Progress)
             average = load_file(path / AVERAGE) if (path / AVERAGE).exists() else {}
@@ -186,6 +192,19 @@ def read_newest(folder: Path, *, before: int | None = None) -> tuple[Checkpoint 
         except (UserError, OSError, SafetensorError) as error:
             unreadable.append(f"{path.name} ({error})")
     return None, unreadable
+
+
+def _refuse_forbidden(path: Path) -> None:
+    try:
+        for file in path.iterdir():
+            file.open("rb").close()
+    except PermissionError:
+        raise UserError(
+            f"The checkpoint '{path}' cannot be read: permission denied.",
+            "Correct the permissions of its files, then repeat the command.",
+        ) from None
+    except OSError:  # damaged, or deleted meanwhile
+        return
 
 
 def broadcast(saved: Checkpoint | None, world: World) -> Checkpoint | None:
