@@ -21,12 +21,14 @@ from small_models import small_recipe
 
 from daybreak.commands import pretrain
 from daybreak.commands.prepare import prepare
-from daybreak.core.files import read_json
+from daybreak.core.files import read_json, write_json
 from daybreak.core.locks import alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
+from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.pretraining.run_start import refuse_other_data
 from daybreak.recipe import load_recipe
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.corpus import CorpusReport
@@ -294,6 +296,22 @@ def test_another_budget_recipe_or_data_is_refused(
     said = refused(*same, "--data", tmp_path / "other", "--budget", "40steps")
     assert "started on other data" in said
     assert "started on other data" in refused("verify", run, "--data", tmp_path / "other")
+
+
+def test_the_same_documents_in_another_order_are_other_data(
+    run: Path, data: Path, corpus: Path, refused: Refused, tmp_path: Path
+) -> None:
+    """As after a file of the corpus was renamed: the sequences at each position are others."""
+    (tmp_path / "turned.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[::-1]))
+    turned = prepare([tmp_path / "turned.jsonl"], tmp_path / "turned", tokenizer=Existing(folder=str(data)))
+    before = read_json(data / "manifest.json", Manifest)
+    assert (turned.tokenizer, turned.train.tokens) == (before.tokenizer, before.train.tokens)
+    assert "started on other data" in refused("verify", run, "--data", tmp_path / "turned")
+    manifest = read_json(run / "data.json")  # as runs of earlier versions have it
+    for file in (manifest["unigram_counts"], manifest["train"]["document_ends"], manifest["heldout"]["document_ends"]):
+        file["hashes"] = []
+    write_json(run / "data.json", manifest)
+    refuse_other_data(RunFolder(run), open_shards(tmp_path / "turned"))
 
 
 def test_fresh_deletes_nothing_before_all_is_looked_at(

@@ -68,7 +68,8 @@ class RunFolder:
     """The index of ``daybreak search``."""
     report = _Inside("report.html")
     manifest = _Inside("data.json")
-    """A copy of the data folder's manifest without hashes and paths, so that a report needs only this folder."""
+    """A copy of the data folder's manifest without most hashes and without paths, so that a report needs only this
+    folder."""
     corpus = _Inside(CORPUS_FILE)
     """A copy of the data folder's statistics of the text, without paths and examples."""
 

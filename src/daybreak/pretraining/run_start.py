@@ -15,7 +15,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.shards import Shards
 from daybreak.recipe import Recipe, first_difference, load_recipe, of_a_paper, resolved
 from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
-from daybreak.schemas.run import Decisions, Manifest, Split
+from daybreak.schemas.run import BlockFile, Decisions, Manifest, Split
 from daybreak.training.hardware import probe
 
 
@@ -52,11 +52,18 @@ def refuse_other_data(run: RunFolder, shards: Shards) -> None:
     """Raise UserError if ``shards`` are not the data of the run."""
     before = read_json(run.manifest, Manifest)
     now = shards.manifest
-    if (before.tokenizer, before.train.tokens) != (now.tokenizer, now.train.tokens):
+    same = (before.tokenizer, before.train.tokens) == (now.tokenizer, now.train.tokens)
+    # Runs of earlier versions have no hashes.
+    if not same or any(old.hashes not in ([], new.hashes) for old, new in zip(_telling(before), _telling(now))):
         raise UserError(
             f"The run in '{run.path}' was started on other data.",
             "Give the --data it was started on, or another --out.",
         )
+
+
+def _telling(manifest: Manifest) -> tuple[BlockFile, ...]:
+    """The small files that tell texts with equal counts apart: by their words, and by the order of their documents."""
+    return manifest.unigram_counts, manifest.train.document_ends, manifest.heldout.document_ends
 
 
 def refuse_other_tokenizer(run: RunFolder, shards: Shards) -> None:
@@ -127,21 +134,18 @@ def _without_places(corpus: CorpusReport) -> CorpusReport:
 
 
 def _for_readers(manifest: Manifest) -> Manifest:
-    """The manifest without hashes, which only the data folder needs, and with file names instead of paths."""
+    """The manifest without the hashes of tokens and sentences, and with file names instead of paths.
+
+    The hashes of ``_telling`` are few, and a resume compares them.
+    """
 
     def bare(split: Split) -> Split:
         ends = replace(split.sentence_ends, hashes=[]) if split.sentence_ends else None
-        return replace(
-            split,
-            token_files=[replace(file, hashes=[]) for file in split.token_files],
-            document_ends=replace(split.document_ends, hashes=[]),
-            sentence_ends=ends,
-        )
+        return replace(split, token_files=[replace(file, hashes=[]) for file in split.token_files], sentence_ends=ends)
 
     return replace(
         manifest,
         train=bare(manifest.train),
         heldout=bare(manifest.heldout),
-        unigram_counts=replace(manifest.unigram_counts, hashes=[]),
         sources=[replace(source, path=PurePath(source.path).name) for source in manifest.sources],
     )
