@@ -179,6 +179,18 @@ def test_work_that_lost_its_reader_says_that_it_stopped(monkeypatch: pytest.Monk
     assert code == 1 and text.endswith("its output was closed; the same command resumes.\n")
 
 
+@pytest.mark.parametrize("flag", ["--overwrite", "--fresh"])
+def test_a_command_that_would_delete_its_work_is_not_said_to_resume_it(
+    flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pretrain(_: list[str]) -> None:
+        raise Interrupted(2)
+
+    monkeypatch.setattr("daybreak.commands.pretrain.main", pretrain)
+    code, text = said("pretrain", "tiny", "--data", "data", flag)
+    assert code == 130 and text.endswith("daybreak: stopped; the same command without --overwrite resumes.\n")
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [(["--steps", "own.py"], ["--filters", "own.py"]), (["--case=web"], ["--preset=web"])]
 )

@@ -57,6 +57,7 @@ def widen_narrow_terminal() -> None:
 
 def run_command(arguments: list[str]) -> int:
     """Run a command, print what goes wrong, and return the exit code."""
+    again = "same command without --overwrite" if {"--overwrite", "--fresh"} & set(arguments) else "same command"
     try:
         try:
             dispatch(arguments)
@@ -65,17 +66,17 @@ def run_command(arguments: list[str]) -> int:
     except UserError as error:
         return _complain(str(error))
     except PeerLost as lost:
-        return _complain(f"{lost} The same command resumes from the last checkpoint.")
+        return _complain(f"{lost} The {again} resumes from the last checkpoint.")
     except Interrupted as stop:
-        return _complain("stopped; the same command resumes.", stop.exit_code)
+        return _complain(f"stopped; the {again} resumes.", stop.exit_code)
     except KeyboardInterrupt:
         return _complain("stopped.", 130)
     except MemoryError:
-        resumes = " The same command resumes." if arguments and arguments[0] in RESUMABLE else ""
+        resumes = f" The {again} resumes." if arguments and arguments[0] in RESUMABLE else ""
         return _complain(f"out of memory. Close other programs, or lower --workers or --microbatch.{resumes}")
     except BrokenPipeError:
         if arguments and arguments[0] in RESUMABLE:
-            _complain("stopped, because its output was closed; the same command resumes.")
+            _complain(f"stopped, because its output was closed; the {again} resumes.")
         return 1
     except OSError as error:
         if error.filename and error.errno in UNUSABLE:
