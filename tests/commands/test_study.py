@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fake_studies import SMALL, cell, fake_cells
 from scipy import stats
+from small_tasks import result
 
 from daybreak.commands.record import record
 from daybreak.commands.report import report
@@ -27,7 +28,7 @@ from daybreak.pretraining.setup import VALIDATION_LENGTH
 from daybreak.recipe import Origin, load_recipe, resolved
 from daybreak.reporting.studies import study_text
 from daybreak.schemas.run import Summary
-from daybreak.schemas.studies import ScoreComparison, Study, StudyCell
+from daybreak.schemas.studies import ScoreComparison, Study, StudyCell, StudyTasks
 from daybreak.studies import cell_runner as turns
 from daybreak.studies import cell_tasks
 from daybreak.studies import experiment as experiment
@@ -236,6 +237,22 @@ def test_other_rows_protocols_and_seeds_are_other_tasks(tasks: list[str], tmp_pa
 
 
 # ---------------------------------------------------------------- cells that only pretend
+
+
+def test_a_task_that_starts_from_a_part_of_another_has_its_score(tmp_path: Path) -> None:
+    """``transfer`` with the subset of MNLI: its results say so in the name of the protocol."""
+    place, unit = StudyFolder(out=tmp_path, budget="3m", threads=1), Cell(variant="a", seed=0, words=(), data=tmp_path)
+    place.folder(unit).mkdir(parents=True)
+    results = [
+        result("mnli-subset", {"accuracy": [0.6]}, protocol="transfer"),
+        result("rte", {"accuracy": [0.7]}, protocol="transfer, from mnli-subset"),
+        result("rte", {"accuracy": [0.5]}, protocol="quick"),
+    ]
+    write_json(RunFolder(place.folder(unit)).results, results)
+    write_json(place.beside(unit, ".tasks.json"), {"identity": "", "seconds": 9.0})
+    record = StudyTasks(tasks=["mnli-subset", "rte"], protocol="transfer", seeds=None)
+    found = with_scores(cell("a", 0, 4.0), unit, place, CellTasks(record=record, typed=(), task_dir="", identity=""))
+    assert [(one.task, one.score) for one in found.tasks] == [("mnli-subset", 0.6), ("rte", 0.7)]
 
 
 @pytest.fixture

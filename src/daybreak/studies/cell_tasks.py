@@ -102,10 +102,11 @@ def evaluate_cell(cell: Cell, study: StudyFolder, lock: TextIO, tasks: CellTasks
 def with_scores(found: StudyCell, cell: Cell, study: StudyFolder, tasks: CellTasks) -> StudyCell:
     """Return the record of a cell with its task scores, in the order of the tasks."""
     requested = tasks.record
+    # A task that starts from the model of a part of another task has the name of that part in its protocol.
     results = {
         one.task: one
         for one in read_results(RunFolder(study.folder(cell)).results)
-        if one.protocol == requested.protocol and one.model == "pretrained"
+        if one.protocol.partition(", from ")[0] == requested.protocol and one.model == "pretrained"
     }
     scores = [
         TaskScore(
