@@ -276,6 +276,7 @@ def test_from_text_to_verdicts(
     texts: dict[str, list[str]], shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ungated: None
 ) -> None:
     ran: list[str] = []
+    later = 0
 
     def train(cell: Cell, place: StudyFolder, lock: TextIO) -> None:
         """The cell in this process, without its gate."""
@@ -284,7 +285,7 @@ def test_from_text_to_verdicts(
             from daybreak.commands.pretrain import pretrain
 
             ran.append(cell.name)
-            recipe = replace(load_recipe(cell.words[0]), budget=place.budget, seed=cell.seed)
+            recipe = replace(load_recipe(cell.words[0]), budget=place.budget, seed=cell.seed + later)
             pretrain(recipe, data=cell.data, out=run.path)
 
     monkeypatch.setattr("daybreak.studies.experiment.train_cell", train)
@@ -315,6 +316,11 @@ def test_from_text_to_verdicts(
     assert told.startswith("# tales, mixed x raw, sorted, 20steps each\n")
     with pytest.raises(UserError, match="was started on other text"):
         study_data({"tales": texts["tales"]}, seeds=1, **asked)
+    shutil.rmtree(out / found.cells[0].folder)
+    later = 1  # another model, which is evaluated anew
+    again, *others = study_data(texts, seeds=1, **asked).cells
+    assert again.loss != found.cells[0].loss and others == found.cells[1:]
+    assert again.others["tales"] == pytest.approx(again.loss, abs=1e-4)
 
 
 def test_what_another_put_into_the_folder_is_not_deleted(texts: dict[str, list[str]], tmp_path: Path) -> None:

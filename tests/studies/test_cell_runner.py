@@ -129,6 +129,23 @@ def test_a_cell_has_its_threads_its_log_and_its_load(
     assert lines[-1]["seconds"] >= 0.3 and all(len(line["load"]) == 3 for line in lines)
 
 
+def test_the_load_of_a_cell_that_was_deleted_does_not_void_the_next_one(
+    dummy: Callable[[str], None], place: StudyFolder
+) -> None:
+    run = place.out / "cells" / "a-seed-0"
+    make = f"import pathlib; pathlib.Path({str(run)!r}).mkdir(parents=True, exist_ok=True)"
+
+    def turns_seen() -> int:
+        return len(neighbours.read_loads(run.with_name("a-seed-0.load.jsonl")))
+
+    dummy(make)
+    dummy(make)  # resumed: both of its processes count
+    assert turns_seen() == 2
+    run.rmdir()
+    dummy(make)
+    assert turns_seen() == 1
+
+
 @pytest.mark.parametrize(
     ("code", "error", "words"),
     [

@@ -290,16 +290,18 @@ def _evaluator(study: DataStudy, recipes: Mapping[str, Recipe], out: Path) -> Ca
 
     # The held-out split of a source is the same under every preprocessing.
     data = {text.source: out / "data" / text.folder for text in reversed(study.texts)}
-    known = {cell.folder: cell.others for cell in study.cells}
+    # A cell that was deleted and trained again has another time.
+    known = {(cell.folder, cell.elapsed): cell.others for cell in study.cells}
 
     def with_losses(cell: StudyCell) -> StudyCell:
-        if cell.folder not in known:
+        key = cell.folder, cell.elapsed
+        if key not in known:
             device, recipe = probe.choose_device(), recipes[cell.variant]
             model = load_pretrained(RunFolder(out / cell.folder).model).model.to(device)
-            known[cell.folder] = {
+            known[key] = {
                 source: heldout_validation(recipe, open_shards(folder), folder, device).evaluate(model).loss
                 for source, folder in data.items()
             }
-        return replace(cell, others=known[cell.folder])
+        return replace(cell, others=known[key])
 
     return with_losses

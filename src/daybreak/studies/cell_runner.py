@@ -110,6 +110,8 @@ def train_cell(cell: Cell, study: StudyFolder, lock: TextIO) -> None:
         return
     make_folder(study.folder(cell).parent)
     loads, log = study.beside(cell, ".load.jsonl"), study.beside(cell, ".log")
+    if not study.folder(cell).exists():
+        loads.unlink(missing_ok=True)  # of a cell that the user deleted
     with Signals() as signals:
         note(loads, "start")
         started, others = time.monotonic(), OtherProcesses()
