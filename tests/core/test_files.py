@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json, read_json_lines, refuse_link_out
+from daybreak.core.files import read_json, read_json_lines, refuse_link_out, reserve
 from daybreak.schemas.run import Parity, SpecialIds
 
 
@@ -72,6 +75,22 @@ def test_lines_are_read_until_the_one_that_a_kill_tore(tmp_path: Path) -> None:
         assert next(lines) == {"step": 1}
         with pytest.raises(UserError, match=r"some\.jsonl' is damaged in line 2: .*Restore the file"):
             next(lines)
+
+
+def test_a_sparse_file_is_given_its_blocks_or_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write to the map of a sparse file on a full disk is a bus error."""
+    path = tmp_path / "mapped"
+    np.memmap(path, np.uint8, "w+", shape=(1 << 20,))[3] = 7
+    assert path.stat().st_blocks * 512 < 1 << 20
+    reserve(path)
+    assert path.stat().st_blocks * 512 >= 1 << 20 and path.read_bytes() == bytes([0, 0, 0, 7]) + bytes((1 << 20) - 4)
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        reserve(path)
 
 
 def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:

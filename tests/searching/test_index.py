@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -194,6 +195,16 @@ with alone_in(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+def test_a_full_disk_shows_before_the_vectors_are_mapped(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(module, "_embed_passages", lambda *_: pytest.fail("passages were embedded"))
+    with pytest.raises(OSError, match="No space left"):
+        open_index(run)
 
 
 def test_a_damaged_index_is_named(run: Path) -> None:

@@ -123,6 +123,24 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
                 yield value
 
 
+def reserve(path: Path) -> None:
+    """Give a new file, which may be sparse, all blocks of its size before it is mapped into memory.
+
+    A write to the map of a sparse file on a full disk ends the process without a message.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        except AttributeError:  # not on this system
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # others: not on this file system
+                raise
+
+
 def replace_folder(new: Path, final: Path) -> None:
     """Move the finished folder ``new`` to ``final`` by renames; an older ``final`` is removed."""
     old = final.with_name(f".{final.name}.old")

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
-from daybreak.core.files import make_folder, read_json, replace_folder, write_json
+from daybreak.core.files import make_folder, read_json, replace_folder, reserve, write_json
 from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
@@ -244,6 +244,7 @@ def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
     np.save(folder / PASSAGES, passages)
     hidden_size = int(read_json(source.model / "config.json")["hidden_size"])
     np.lib.format.open_memmap(folder / VECTORS, "w+", np.float16, (len(passages), hidden_size)).flush()
+    reserve(folder / VECTORS)
     state = SearchIndex(
         format=FORMAT,
         model=model_fingerprint(source.model),

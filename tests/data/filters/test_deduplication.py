@@ -47,6 +47,15 @@ def test_the_split_does_not_depend_on_order_or_copies(tmp_path: Path) -> None:
     assert dict(zip(texts, twice.tolist(), strict=False)) == first
 
 
+def test_the_splits_have_their_place_on_the_disk_before_they_are_mapped(tmp_path: Path) -> None:
+    """A write to the map of a sparse file on a full disk ends the process."""
+    ledger, count = Ledger(tmp_path), 1 << 20
+    stays = np.zeros(count, bool)
+    stays[:2] = True
+    ledger.add(np.arange(count, dtype=np.uint64), np.full(count, 9), stays)
+    assert ledger.decide().path.stat().st_blocks * 512 >= count
+
+
 @pytest.mark.parametrize("count", [2, 3, 10])
 def test_a_small_corpus_holds_out_one_document_and_trains_on_the_rest(tmp_path: Path, count: int) -> None:
     for trial in range(60):

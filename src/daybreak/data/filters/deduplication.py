@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from daybreak.core.files import reserve
+
 HELDOUT_FRACTION = 1 / 50
 HELDOUT_CHARACTERS = 32_000_000
 """Approximate upper limit of the held-out text."""
@@ -99,6 +101,7 @@ class Ledger:
         # Renamed when complete, because an orphan of a killed process may still read the earlier file.
         temporary = self._folder / "assignments.tmp"
         assignments = np.memmap(temporary, np.uint8, "w+", shape=(self.documents,))
+        reserve(temporary)
         border = np.uint64(self._border())
         train, heldout, duplicates = 0, 0, self._duplicates
         for path in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
