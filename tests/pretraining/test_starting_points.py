@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -214,13 +215,17 @@ def write_tokenizer_of(source: Path, folder: Path) -> None:
 def test_a_continued_run_that_was_stopped_ends_like_one_that_was_not(
     parents: dict[str, Path], theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["pretrain", "daybreak-tiny", "--init", parents["bert"], "--data", theirs, "--general", theirs, *SMALL]
+    general = Path(shutil.copytree(theirs, tmp_path / "general"))
+    words = ["pretrain", "daybreak-tiny", "--init", parents["bert"], "--data", theirs, "--general", general, *SMALL]
     command(*words, "--out", tmp_path / "whole")
     run = tmp_path / "run"
     with stopped_at(10):
         assert exit_code(*words, "--out", run) == 143
     assert len(read_trace(run / "trace.jsonl")) == 11
     before = read_json(run / "decisions.json", Decisions).before
+    general.rename(tmp_path / "moved")  # it is missed at once, not after the last step
+    assert exit_code(*words, "--out", run) == 2 and len(read_trace(run / "trace.jsonl")) == 11
+    (tmp_path / "moved").rename(general)
     command(*words, "--out", run)
     whole, ours = (read_json(folder / "summary.json", Summary) for folder in (tmp_path / "whole", run))
     assert (ours.resumes, ours.steps) == (1, 30) and ours.forgetting == whole.forgetting

@@ -166,6 +166,8 @@ def pretrain(
             if not finished:
                 step_tokens = recipe.global_batch(world.size) * recipe.length
                 calibration.refuse_few_steps(job.budget, step_tokens)
+                if recipe.origin.general:
+                    open_shards(Path(recipe.origin.general))  # a resumed run needs it only after its last step
                 created = _hold(run, world, alive)
                 check_folder(run, recipe, shards)  # again: another process may have changed it since
                 finished = world.broadcast(run.summary.exists())
