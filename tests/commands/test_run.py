@@ -198,6 +198,20 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     assert first["package"] in ("alphalib", "betalib")
 
 
+@pytest.mark.usefixtures("on_the_cpu", "ungated")
+def test_a_run_whose_text_was_moved_ends_as_its_refusal_says(
+    finished: Path, corpus: Path, data: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    out, moved = Path(shutil.copytree(finished, tmp_path / "run")), Path(shutil.copy(corpus, tmp_path / corpus.name))
+    shutil.copytree(data, out / "data")
+    (out / "summary.json").unlink()
+    said = refused("run", "tiny", "--corpus", moved, "--budget", "40steps", "--out", out, *shape)
+    assert "daybreak run --overwrite deletes the run as well" in said
+    assert "daybreak pretrain RUN --data RUN/data --out RUN" in said
+    assert exit_code("pretrain", out, "--data", out / "data", "--out", out) == 0
+    assert read_json(out / "summary.json", Summary).steps == 40
+
+
 def test_another_recipe_does_not_touch_the_data_of_a_run(
     finished: Path, corpus: Path, data: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path
 ) -> None:

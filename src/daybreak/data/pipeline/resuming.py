@@ -78,7 +78,8 @@ def earlier(out: Path, identity: str) -> Manifest | None:
     if not isinstance(found, dict) or found.get("inputs_fingerprint") != identity:
         raise UserError(
             f"'{out}' was prepared from other text or with other settings.",
-            "Choose another folder with --out, or delete it; daybreak run does so with --overwrite.",
+            "Choose another folder with --out, or delete it; daybreak run --overwrite deletes the run as well. A run "
+            "whose text was moved continues with daybreak pretrain RUN --data RUN/data --out RUN.",
         )
     return open_shards(out).manifest
 
