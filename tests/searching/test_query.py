@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json
+from daybreak.core.files import read_json, write_json
 from daybreak.schemas.search import SearchIndex
 from daybreak.searching.query import METHODS, Searcher, dense_weight, open_search
 
@@ -113,6 +113,24 @@ def test_the_weight_is_measured_once_and_kept(searcher: Searcher, monkeypatch: p
     monkeypatch.setattr("daybreak.searching.query.dense_weight", lambda searcher: pytest.fail("measured again"))
     assert open_search(run).index.state == searcher.index.state
     assert open_search(run, method="bm25").index.state.dense_weight == state.dense_weight
+
+
+def test_the_weight_is_not_written_over_an_index_that_is_built_again(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or that index would count as complete, with vectors of zeros if its build was killed."""
+    run = Path(shutil.copytree(searcher.index.source.data.parent, tmp_path / "run"))
+    file, unweighed = run / "search" / "index.json", replace(searcher.index.state, dense_weight=None)
+    write_json(file, unweighed)
+    begun = replace(unweighed, embedded=0)
+
+    def weigh(_: Searcher) -> float:
+        write_json(file, begun)  # by another process
+        return 1.0
+
+    monkeypatch.setattr("daybreak.searching.query.dense_weight", weigh)
+    assert open_search(run).index.state.dense_weight == 1.0
+    assert read_json(file, SearchIndex) == begun
 
 
 def test_a_result_says_where_it_stands(searcher: Searcher) -> None:

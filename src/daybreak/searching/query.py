@@ -15,11 +15,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import write_json
+from daybreak.core.files import read_json, write_json
+from daybreak.core.locks import alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import working
 from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, ranks_of, standardised
+from daybreak.schemas.search import SearchIndex
 from daybreak.searching.index import STATE, OpenIndex, open_index
 from daybreak.searching.passages import SPLITS
 
@@ -139,8 +141,11 @@ def open_search(
     if method == "hybrid" and opened.state.dense_weight is None:
         with working("Weighing words and vectors"):
             state = replace(opened.state, dense_weight=dense_weight(Searcher(opened)))
-        with contextlib.suppress(OSError, UserError):  # an index that is read only is weighed at each opening
-            write_json((index or RunFolder(run).search) / STATE, state)
+        folder = index or RunFolder(run).search
+        # An index that is read only, or that another process builds again, is weighed at each opening.
+        with contextlib.suppress(OSError, UserError), alone_in(folder):
+            if read_json(folder / STATE, SearchIndex) == opened.state:
+                write_json(folder / STATE, state)
         opened = replace(opened, state=state)
     return Searcher(opened)
 
