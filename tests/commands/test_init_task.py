@@ -124,6 +124,16 @@ def test_objects_and_their_missing_fields(tmp_path: Path) -> None:
     assert task.text == ("body",) and task.label == "tag" and task.format == "jsonl"
 
 
+def test_nan_is_a_missing_label(tmp_path: Path) -> None:
+    table = tmp_path / "rows.jsonl"
+    labels = [float("nan"), *[0.5 * (i % 5) for i in range(40)]]
+    table.write_text(
+        "".join(json.dumps({"text": f"{GOOD[0]} {i}", "score": label}) + "\n" for i, label in enumerate(labels))
+    )
+    task = read_task_file(init_task(table))
+    assert task.kind == "regression" and load_task(task).skipped == 1
+
+
 def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "plain.csv"
     table.write_text("text,label\n" + rows("{text},{label}"))

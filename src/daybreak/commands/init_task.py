@@ -291,7 +291,8 @@ def _of_objects(path: Path, rows: Sequence[dict[str, Any]], form: str) -> Table:
 def _cell(value: Any) -> str:
     if isinstance(value, str):
         return value.strip()
-    return "" if value is None or isinstance(value, dict | list) else json.dumps(value, default=str)
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if missing or isinstance(value, dict | list) else json.dumps(value, default=str)
 
 
 def choose(table: Table, path: Path) -> Choice:

@@ -92,11 +92,12 @@ def test_json_that_is_hostile_is_skipped_and_counted(tmp_path: Path) -> None:
         '{"a": "half \\ud800"}',
         '{"a": {"b": 1}}',
         '{"a": null}',
+        '{"a": NaN}',
         "7",
     ]
-    path = written(tmp_path, '{"a": "x \\ud83d\\ude00"}\n' * 60 + "\n".join(hostile) + "\n")
+    path = written(tmp_path, '{"a": "x \\ud83d\\ude00"}\n' * 70 + "\n".join(hostile) + "\n")
     found = read_table(path, ("a",), format="jsonl", header=True)
-    assert (len(found.rows), found.skipped) == (60, len(hostile))
+    assert (len(found.rows), found.skipped) == (70, len(hostile))
     assert found.rows[0] == ("x \U0001f600",)
 
 
@@ -130,6 +131,12 @@ def test_parquet_gives_the_text_that_jsonl_would(tmp_path: Path) -> None:
         read_table(path, ("sure",), format="parquet", header=True, whole=True)
     with pytest.raises(UserError, match=r"no column 'lable'.* Did you mean 'label'\?"):
         read_table(path, ("lable",), format="parquet", header=True)
+
+
+def test_nan_in_parquet_is_a_missing_value(tmp_path: Path) -> None:
+    path = parquet_of(tmp_path, a=["x"] * 30, label=[1.0, float("nan"), *[0.0] * 28])
+    found = read_table(path, ("a", "label"), format="parquet", header=True)
+    assert (len(found.rows), found.skipped, {label for _, label in found.rows}) == (29, 1, {"0.0", "1.0"})
 
 
 def test_without_pyarrow_parquet_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

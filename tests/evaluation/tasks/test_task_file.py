@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +19,7 @@ from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.tasks import task_file
 from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task, task_type
 from daybreak.evaluation.tasks.sequences import Regression
-from daybreak.evaluation.tasks.task import Task
+from daybreak.evaluation.tasks.task import Task, _sorted_labels
 from daybreak.evaluation.tasks.task_file import KEYS, read_task_file
 
 GOOD = 'train = "train.tsv"\ndev = "dev.tsv"\ntext = "a"\nlabel = "label"\n'
@@ -206,6 +207,15 @@ def test_pairs_numbers_and_no_header(folder: Path) -> None:
     data = load_task(read_task_file(path))
     assert data.train.texts[0] == ("q", "p")
     assert data.labels == ("0", "1", "2", "10"), "numbers are ordered by value"
+
+
+def test_nan_among_numbers_does_not_change_the_order_of_labels_between_processes(folder: Path) -> None:
+    tsv(folder, "train.tsv", "a\tlabel", *(f"x\t{label}" for label in ("3.0", "nan", "10.0", "2.0")))
+    tsv(folder, "dev.tsv", "a\tlabel", "x\tnan")
+    task = read_task_file(described(folder, GOOD))
+    labels = ["10.0", "2.0", "3.0", "nan"]
+    orders = {tuple(_sorted_labels(order)) for order in itertools.permutations(labels)}
+    assert orders == {load_task(task).labels} == {tuple(labels)}
 
 
 def test_regression_and_a_test_file(folder: Path) -> None:

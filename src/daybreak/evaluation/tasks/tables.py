@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -210,10 +211,13 @@ def _read_objects(file: TextIO, path: Path, columns: Columns) -> Numbered:
 
 
 def _as_text(value: object) -> str | None:
-    """Return text unchanged, numbers and booleans as JSON; None for null, lists, objects and broken surrogates."""
+    """Return text unchanged, numbers and booleans as JSON; None for null, NaN, lists, objects and broken surrogates."""
     if isinstance(value, str):
         # JSON can hold half of a surrogate pair, which tokenizers refuse.
         return value if value.isascii() or value.encode("utf-8", "ignore").decode() == value else None
+    # Python's json reads and writes NaN, which is a missing value in tables by pandas.
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return json.dumps(value) if isinstance(value, (int, float)) else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,12 +156,12 @@ def _split(rows: LabelledRows, task: Task) -> tuple[LabelledRows, LabelledRows]:
     return rows.take(sorted(order[held:].tolist())), rows.take(sorted(order[:held].tolist()))
 
 
-def _sorted_labels(values: set[str]) -> list[str]:
-    """Sort numbers by value, other labels alphabetically."""
-    try:
-        return sorted(values, key=lambda value: (float(value), value))
-    except ValueError:
+def _sorted_labels(values: Collection[str]) -> list[str]:
+    """Sort numbers by value, other labels alphabetically; ``nan`` among numbers is a name."""
+    numbers = {value: number for value in values if (number := _number(value)) is not None}
+    if len(numbers) < len(values):
         return sorted(values)
+    return sorted(values, key=lambda value: (numbers[value], value))
 
 
 def labelled_rows(
