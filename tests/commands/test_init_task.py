@@ -163,6 +163,7 @@ def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest
         ("odd.jsonl", b"[1]\n", "is not a JSON object"),
         ("fake.parquet", b"PAR1", "cannot be read as parquet"),
         ("missing.csv", None, "No such file"),
+        ("open.csv", b"text;label\n" + b"some words;a\nother words;b\n" * 9 + b'"so;a\nb;b\n', "never closed"),
     ],
 )
 def test_what_makes_no_task_is_refused_and_leaves_nothing(

@@ -21,7 +21,7 @@ from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
 from daybreak.core.terminal import say
-from daybreak.evaluation.tasks.tables import parquet_of, readable
+from daybreak.evaluation.tasks.tables import parquet_of, readable, split_csv
 
 ROWS = 20_000
 """Largest number of rows to read."""
@@ -424,7 +424,7 @@ def _task_name(stem: str) -> str:
 
 def _copy_with_commas(table: Path, delimiter: str, out: Path) -> None:
     with readable(table), table.open(encoding="utf-8-sig", newline="") as file:
-        rows = [row for row in csv.reader(file, delimiter=delimiter) if any(cell.strip() for cell in row)]
+        rows = [row for _, row in split_csv(file, delimiter) if any(cell.strip() for cell in row)]
     copied = io.StringIO()
     csv.writer(copied, lineterminator="\n").writerows(rows)
     write_text(out, copied.getvalue())

@@ -50,6 +50,15 @@ def test_csv_and_jsonl_return_what_was_written(tmp_path: Path, rows: list[tuple[
     assert read_table(written(tmp_path, lines), ("a", "b"), format="jsonl", header=True).rows == rows
 
 
+def test_a_text_may_be_longer_than_the_csv_module_allows_by_itself(tmp_path: Path) -> None:
+    limit = csv.field_size_limit(131_072)
+    try:
+        path = written(tmp_path, f"a,b\n{'x' * 200_000},y")
+        assert read_table(path, ("a", "b"), format="csv", header=True).rows == [("x" * 200_000, "y")]
+    finally:
+        csv.field_size_limit(limit)
+
+
 @pytest.mark.parametrize(
     ("text", "columns", "options", "fault"),
     [
@@ -61,6 +70,8 @@ def test_csv_and_jsonl_return_what_was_written(tmp_path: Path, rows: list[tuple[
         ("x\ty\n", ("a",), {"header": False}, "read without a header"),
         ("a\tb\n" + "x\n" * 9, ("a", "b"), {}, "9 of the 9 rows"),
         ('{"a": 1}\n', ("b",), {"format": "jsonl"}, "no column 'b': it holds 'a'"),
+        ('a,b\n"x,y\nx,y\nx,y', ("a", "b"), {"format": "csv"}, "a quote is never closed"),
+        ('a,b\nx,y\nx,"y\n', ("a", "b"), {"format": "csv"}, "a quote is never closed"),
         ('"a\nb",c\nx,y\n', ("d",), {"format": "csv"}, r"no column 'd': it holds 'a\nb', 'c'"),
         (f"{'x' * 99}\tb\ny\tz\n", ("c",), {}, f"it holds '{'x' * 55}...', 'b'"),
         ("\t".join(f"c{i}" for i in range(21)) + "\ny\n", ("d",), {}, "'c19', ..."),

@@ -7,6 +7,7 @@ is refused.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,9 @@ SKIPPED_FRACTION = 0.1
 """A file with a larger fraction of unusable rows is refused."""
 SHOWN, MANY = 60, 20
 """Most characters of a value, and most columns of a file, in a message."""
+
+LONGEST_CELL = 16 << 20
+"""Characters of a cell of a .csv file; the csv module alone allows 131,072."""
 
 Columns = Sequence[str | int]
 Numbered = Iterator[tuple[int, list[str | None]]]
@@ -63,7 +67,7 @@ def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole
                     lines = _read_objects(file, path, columns)
                 else:
                     lines = _read_lines(
-                        _split_csv(file) if format == "csv" else _split_tabs(file), path, columns, header
+                        split_csv(file) if format == "csv" else _split_tabs(file), path, columns, header
                     )
                 found = _gathered(lines, whole, path, columns)
     if not found.rows and not found.skipped:
@@ -79,7 +83,8 @@ def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn errors while a file is read into UserErrors."""
+    """Turn errors while a file is read into UserErrors, and let the csv module read cells of LONGEST_CELL."""
+    csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
     try:
         yield
     except OSError as error:
@@ -145,10 +150,19 @@ def _split_tabs(file: TextIO) -> Iterator[tuple[int, list[str]]]:
         yield number, line.split("\t") if line else []
 
 
-def _split_csv(file: TextIO) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(file)
+def split_csv(file: TextIO, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yield (1-based number of the last line, cells) of each row; an empty line has no cells.
+
+    Raises:
+        csv.Error: a cell is too long, or the file ends within a quoted one, which may hold many rows.
+    """
+    # A blank line after the end is a row of its own, unless it is within quotes.
+    reader = csv.reader(itertools.chain(file, ["\n"]), delimiter=delimiter)
+    values: list[str] = []
     for values in reader:
         yield reader.line_num, values
+    if values:
+        raise csv.Error("a quote is never closed")
 
 
 def _read_lines(lines: Iterator[tuple[int, list[str]]], path: Path, columns: Columns, header: bool) -> Numbered:
