@@ -258,6 +258,15 @@ def test_a_task_inside_the_run_is_not_deleted_with_it(
     assert "which --overwrite would delete" in told and task.is_file()
 
 
+def test_the_rows_of_a_task_are_checked_before_the_text_is_read(
+    corpus: Path, task: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    task.write_text(task.read_text().replace('"sentence"', '"sentences"'))
+    out = tmp_path / "out"
+    told = refused("run", "tiny", "--budget", "40steps", "--corpus", corpus, "--tasks", task, "--out", out)
+    assert "has no column 'sentences'" in told and not out.exists()
+
+
 def test_a_text_inside_the_run_is_not_deleted_with_it(
     finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
 ) -> None:

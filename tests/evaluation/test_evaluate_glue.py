@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.commands.evaluate import evaluate
+from daybreak.commands.evaluate import evaluate, forecast_evaluation
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.evaluation.finetuning.results import read_results
@@ -84,3 +84,12 @@ def test_an_average_is_said_when_its_last_task_comes(
     assert f"Average as in electra (pretrained): {mean_of_eight:.1f}, mean of 8 numbers" in said
     assert "leaderboard" not in said, "WNLI is not there"
     assert len(read_results(tmp_path / "results.json")) == 8
+
+
+def test_a_task_without_its_start_is_refused_before_pretraining(encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "RTE").mkdir()
+    rows = "".join(f"{i}\tthe sun\tthe rain\t{('', 'not_')[i % 2]}entailment\n" for i in range(9))
+    for part in ("train", "dev"):
+        (tmp_path / f"RTE/{part}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
+    with pytest.raises(UserError, match="rte starts from a model that learned mnli"):
+        forecast_evaluation(encoder, ["rte"], task_dir=tmp_path, protocol="transfer", seeds=1)

@@ -199,9 +199,13 @@ def forecast_evaluation(
     """Time a few steps of each fine-tuning; return their number, and the forecast of their seconds in parallel.
 
     Tasks that a protocol starts from another task's model are timed from ``model``.
+
+    Raises:
+        UserError: the task that another one starts from is missing.
     """
     from daybreak.evaluation.finetuning.forecast import waiting_seconds
     from daybreak.evaluation.finetuning.parallel import thread_count
+    from daybreak.evaluation.finetuning.task_evaluation import stages
     from daybreak.evaluation.model_source import find_model, find_tasks
     from daybreak.evaluation.protocols.known_protocols import find_protocol
 
@@ -211,6 +215,7 @@ def forecast_evaluation(
             find_tasks(tasks, task_dir), source, chosen, seeds, None, LOCAL,
             untrained=True, unlabelled=False, cells=Path(empty), weights="",
         )  # fmt: skip
+        list(stages(evaluations))  # checks the starts
         threads = thread_count(workers, LOCAL)
         planned = [replace(each, threads=threads).planned() for each in evaluations]
     count = sum(each.remaining for each in planned)

@@ -420,8 +420,10 @@ def _check_arguments(recipe: Recipe, fine_tuning: FineTuning, watching: Watching
         find_protocol(fine_tuning.protocol)
     if fine_tuning.tasks:
         from daybreak.evaluation.model_source import find_tasks
+        from daybreak.evaluation.tasks.kinds import load_task
 
-        find_tasks(fine_tuning.tasks, fine_tuning.task_dir)
+        for task in find_tasks(fine_tuning.tasks, fine_tuning.task_dir):
+            load_task(task)
 
 
 def _files(texts: Sequence[str | Path]) -> list[Path]:
