@@ -59,6 +59,23 @@ def test_numbers_are_those_of_evaluate(encoder: Path, write_task: WriteTask, tmp
         assert all(math.isfinite(row["prediction"]) for row in found)
 
 
+def test_rows_with_the_ending_of_the_training_rows_have_their_format(
+    encoder: Path, weather: Path, tmp_path: Path
+) -> None:
+    """Such as a .csv file with tabs, for which ``init-task`` writes the format tsv."""
+    (tmp_path / "weather-train.tsv").rename(tmp_path / "rows.csv")
+    weather.write_text(weather.read_text().replace("weather-train.tsv", "rows.csv") + 'format = "tsv"\n')
+    saved, new, out = tmp_path / "saved", tmp_path / "new.csv", tmp_path / "a new folder" / "predictions.csv"
+    evaluate(encoder, [str(weather)], epochs=1, rows=20, seeds=1, out=tmp_path / "out", save=saved, workers=1)
+    new.write_text("id\ttext0\n1\tthe sun, warm\n2\train\n")
+    assert len(predict(saved, new, weather, out=out)) == 2 and out.is_file()
+    with pytest.raises(UserError, match="a new folder' is a folder"):
+        predict(saved, new, weather, out=out.parent)
+    new.write_text("id\ttext0\n1\n2\train\n")
+    with pytest.raises(UserError, match=r"Line 2 of .* lacks a value .* Complete it"):
+        predict(saved, new, weather, out=out)
+
+
 def test_what_does_not_fit_is_said_in_one_sentence(
     encoder: Path, weather: Path, write_task: WriteTask, tmp_path: Path
 ) -> None:

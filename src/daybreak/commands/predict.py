@@ -15,7 +15,7 @@ from tyro.conf import Positional
 
 from daybreak.commands.options import keywords, parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import write_text
+from daybreak.core.files import make_folder, write_text
 from daybreak.core.terminal import say, working
 
 
@@ -26,7 +26,8 @@ class PredictOptions:
     classifier: Positional[Path]
     """Folder written by daybreak evaluate --save."""
     rows: Positional[Path]
-    """Rows to label: .csv, .tsv, .jsonl or .parquet with the text columns of the task."""
+    """Rows to label: .csv, .tsv, .jsonl or .parquet with the text columns of the task. A file with the ending of the
+    training rows has their format."""
     task: Path
     """Task file (.toml) that the classifier was fine-tuned on."""
     out: Path = Path("predictions.csv")
@@ -81,7 +82,10 @@ def predict(
         )
     if file.resolve() == path.resolve():
         raise UserError(f"'{file}' holds the rows and would be overwritten.", "Choose another file with --out.")
-    format = path.suffix.lstrip(".")
+    if file.is_dir():
+        raise UserError(f"'{file}' is a folder.", "Name a file in it with --out.")
+    ending = path.suffix.lower()
+    format = described.format if ending == described.train.suffix.lower() else ending.lstrip(".")
     if format not in FORMATS:
         raise UserError(f"'{path}' is not a table.", f"Give a file that ends in one of: .{', .'.join(FORMATS)}.")
     data = load_task(described)
@@ -94,6 +98,7 @@ def predict(
             "Name its own task file with --task.",
         )
     cells = read_table(path, described.text, format=format, header=described.header, whole=True)
+    make_folder(file.parent)
     unlabelled = LabelledRows(cells.rows, [0] * len(cells.rows))
     facts = model.config.fine_tuning
     encoded = kind.encode(tokenizer, unlabelled, facts["length"], len(tokenizer))

@@ -55,6 +55,11 @@ def described(folder: Path, toml: str) -> Path:
     return path
 
 
+def test_endings_may_be_in_capitals(folder: Path) -> None:
+    (folder / "train.tsv").rename(folder / "TRAIN.TSV")
+    assert len(load_task(read_task_file(described(folder, GOOD.replace("train.tsv", "TRAIN.TSV")))).train) == 20
+
+
 def test_tokens_come_from_conll_whatever_the_ending_is(folder: Path) -> None:
     task = read_task_file(described(folder, TOKENS))
     assert (task.kind, task.format, task.text, task.label) == ("tokens", "conll", (0,), 3)

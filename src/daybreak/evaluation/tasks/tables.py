@@ -123,7 +123,7 @@ def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Tab
             raise UserError(
                 f"{location(path, empty_line or number)} lacks a value for one of {_listed(columns)}, "
                 "and every row of this file has to be answered.",
-                "Restore the file as it was published.",
+                "Complete it, or restore the file as it was published.",
             )
         there = tuple(cell for cell in row if cell is not None and (whole or cell.strip()))
         if len(there) == len(row):

@@ -111,7 +111,7 @@ def _format(path: Path, values: dict[str, Any], kind: str) -> str:
     formats = KIND_FORMATS.get(kind, FORMATS)
     if "train" not in values:
         raise _unfit(path, "lacks the key 'train'.", f"Add it; {', '.join(REQUIRED)} are needed.")
-    ending = Path(str(values["train"])).suffix.lstrip(".")
+    ending = Path(str(values["train"])).suffix.lower().lstrip(".")
     usual = {"tokens": "conll", "qa": "squad" if ending == "json" else ending}
     return _one_of(path, values, "format", formats, usual.get(kind, ending))
 
