@@ -134,6 +134,26 @@ def test_nan_is_a_missing_label(tmp_path: Path) -> None:
     assert task.kind == "regression" and load_task(task).skipped == 1
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_table_that_is_sorted_by_its_label_is_looked_at_as_a_whole(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daybreak.commands.init_task.ROWS", 20)
+    table = tmp_path / f"sorted.{ending}"
+    rows = [(i, f"{(GOOD, BAD)[i // 40][i % 3]} {i}", ("pos", "neg")[i // 40]) for i in range(80)]
+    if ending == "csv":
+        table.write_text("".join(f"{i},{text},{mood}\n" for i, text, mood in [("at", "words", "mood"), *rows]))
+    elif ending == "jsonl":
+        table.write_text("".join(json.dumps({"at": i, "words": text, "mood": mood}) + "\n" for i, text, mood in rows))
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table(dict(zip(("at", "words", "mood"), zip(*rows)))), table)
+    task = read_task_file(init_task(table))
+    assert (task.text, task.label, task.kind) == (("words",), "mood", "classification")
+
+
 def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "plain.csv"
     table.write_text("text,label\n" + rows("{text},{label}"))

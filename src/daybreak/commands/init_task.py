@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tyro.conf import Positional
 
 from daybreak.commands.options import parse
@@ -24,7 +25,7 @@ from daybreak.core.terminal import say
 from daybreak.evaluation.tasks.tables import parquet_of, readable, split_csv
 
 ROWS = 20_000
-"""Largest number of rows to read."""
+"""Largest number of rows to look at, evenly spread, because a table may be sorted by its label."""
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 LABELS = "label labels class category target sentiment intent topic tag queue stars rating score y gold answer".split()
 TEXTS = "text sentence content body document review comment message tweet title description question premise".split()
@@ -67,6 +68,8 @@ class Column:
     """Its name, or its 0-based number in a file without a header."""
     cells: list[str]
     """Stripped values of the rows that were read, in order; empty ones too."""
+    step: int = 1
+    """Distance of these rows in the table."""
 
     @cached_property
     def filled(self) -> list[str]:
@@ -98,7 +101,11 @@ class Column:
     def is_id(self) -> bool:
         """Whether the column contains row numbers or identifiers."""
         every = len(self.counts) == len(self.filled) > 1
-        return every and (self.name in IDS or self.name.endswith("_id") or (self.is_whole and _counts_up(self.filled)))
+        return every and (self.name in IDS or self.name.endswith("_id") or (self.is_whole and self._counts_up()))
+
+    def _counts_up(self) -> bool:
+        values = [float(cell) for cell in self.filled]
+        return all(after == before + self.step for before, after in itertools.pairwise(values))
 
     @property
     def may_be_label(self) -> bool:
@@ -112,7 +119,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A file of rows, read as far as ROWS."""
+    """A file of rows, of which at most ROWS are looked at."""
 
     columns: list[Column]
     header: bool
@@ -180,7 +187,7 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
 
 
 def read_table(path: Path) -> Table:
-    """Read the first rows of a table; detect its delimiter and whether it has a header."""
+    """Read rows of a table; detect its delimiter and whether it has a header."""
     ending = path.suffix.lower().lstrip(".")
     if ending not in ("csv", "tsv", "jsonl", "parquet"):
         raise UserError(
@@ -190,8 +197,10 @@ def read_table(path: Path) -> Table:
     with readable(path):
         if ending == "parquet":
             with parquet_of(path) as opened:
-                rows = opened.read().slice(0, ROWS).to_pylist()
-            return _of_objects(path, rows, "parquet")
+                table = opened.read()
+                step = _step(table.num_rows)
+                rows = table.take(np.arange(0, table.num_rows, step)).to_pylist()
+            return _of_objects(path, rows, step, "parquet")
         with path.open(encoding="utf-8-sig", newline="") as file:
             text = file.read()
     if "\0" in text:
@@ -199,12 +208,15 @@ def read_table(path: Path) -> Table:
     if not text.strip():
         raise UserError(f"'{path}' is empty.", "Give a file with at least a few labelled rows.")
     if ending == "jsonl":
-        return _of_objects(path, list(_objects(path, text)), "jsonl")
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        step = _step(len(lines))
+        return _of_objects(path, [_object(path, *line) for line in lines[::step]], step, "jsonl")
     delimiter = "\t" if ending == "tsv" else _delimiter(text)
     form = "tsv" if ending == "tsv" or (delimiter == "\t" and '"' not in text) else "csv"
     quoting = csv.QUOTE_NONE if form == "tsv" else csv.QUOTE_MINIMAL
     with readable(path):
-        rows = [row for row in _rows(text, delimiter, quoting) if any(cell.strip() for cell in row)]
+        step = _step(sum(1 for _ in _rows(text, delimiter, quoting)))
+        rows = list(itertools.islice(_rows(text, delimiter, quoting), 0, None, step))
     width = Counter(map(len, rows)).most_common(1)[0][0]
     if width < 2:
         raise UserError(
@@ -216,13 +228,19 @@ def read_table(path: Path) -> Table:
     if not body:
         raise UserError(f"'{path}' has a header but no rows.", "Give a file with at least a few labelled rows.")
     keys: list[Any] = [name.strip() for name in rows[0][:width]] if header else list(range(width))
-    columns = [Column(key, [row[number].strip() for row in body]) for number, key in enumerate(keys)]
+    columns = [Column(key, [row[number].strip() for row in body], step) for number, key in enumerate(keys)]
     return Table(columns, header, form, delimiter)
 
 
-def _rows(text: str, delimiter: str, quoting: Any = csv.QUOTE_MINIMAL, most: int = ROWS) -> list[list[str]]:
+def _step(rows: int) -> int:
+    """Return the distance of the rows to look at: the smallest with which there are at most ROWS."""
+    return max(1, -(-rows // ROWS))
+
+
+def _rows(text: str, delimiter: str, quoting: Any = csv.QUOTE_MINIMAL) -> Iterator[list[str]]:
+    """Yield the rows that are not blank."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)
-    return list(itertools.islice(reader, most))
+    return (row for row in reader if any(cell.strip() for cell in row))
 
 
 def _delimiter(text: str) -> str:
@@ -230,7 +248,7 @@ def _delimiter(text: str) -> str:
 
     def evenness(delimiter: str) -> tuple[float, int]:
         try:
-            rows = [row for row in _rows(text, delimiter, most=200) if row]
+            rows = list(itertools.islice(_rows(text, delimiter), 200))
         except csv.Error:
             return 0.0, 0
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
@@ -262,24 +280,21 @@ def _has_header(rows: Sequence[Sequence[str]], width: int) -> bool:
     return True
 
 
-def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.split("\n")[:ROWS], start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            raise UserError(f"Line {number} of '{path}' is not a JSON object.", "Write one object per line.")
-        yield value
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise UserError(f"Line {number} of '{path}' is not a JSON object.", "Write one object per line.")
+    return value
 
 
-def _of_objects(path: Path, rows: Sequence[dict[str, Any]], form: str) -> Table:
+def _of_objects(path: Path, rows: Sequence[dict[str, Any]], step: int, form: str) -> Table:
     if not rows:
         raise UserError(f"'{path}' has no rows.", "Give a file with at least a few labelled rows.")
     names = [name for name in rows[0] if not isinstance(rows[0][name], dict | list)]
-    columns = [Column(name, [_cell(row.get(name)) for row in rows]) for name in names]
+    columns = [Column(name, [_cell(row.get(name)) for row in rows], step) for name in names]
     if len(columns) < 2:
         raise UserError(
             f"'{path}' has fewer than two columns of text or numbers.",
@@ -435,8 +450,3 @@ def _is_number(cell: str) -> bool:
         return math.isfinite(float(cell))
     except ValueError:
         return False
-
-
-def _counts_up(cells: Sequence[str]) -> bool:
-    values = [float(cell) for cell in cells]
-    return all(after == before + 1 for before, after in itertools.pairwise(values))
