@@ -51,7 +51,7 @@ PAIRS = LabelledRows(
 
 def sample(folder: Path) -> EncodedRows:
     tokenizer = load_tokenizer(folder)
-    return with_segments(CLASSIFICATION.encode(tokenizer, PAIRS, 64, 200), tokenizer, 64)
+    return with_segments(CLASSIFICATION.encode(tokenizer, PAIRS, 64, 200), tokenizer)
 
 
 def states(model: PooledClassifier, ids: list[int]) -> torch.Tensor:
@@ -249,7 +249,7 @@ def test_transformers_loads_the_saved_classifier_with_its_code(
 ) -> None:
     """The answers of stock transformers to the dev rows have the recorded scores, and no line of Daybreak's runs."""
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    words = [("sun warm", "rain cold dark"), ("the day was very bright", "it"), ("storm", "the beach today")]
+    words = [("sun warm", "rain cold"), ("the day [SEP] was very bright", "it"), ("storm", "the beach [SEP] today")]
     pairs = [(*words[n % 3], "ab"[n % 2]) if n % 5 else (*words[n % 3][::-1], "ab"[n % 2]) for n in range(40)]
     rows: dict[str, list[tuple[str, ...]]] = {
         "text": [(f"{first} {second}", label) for first, second, label in pairs],

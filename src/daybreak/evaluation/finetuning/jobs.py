@@ -88,7 +88,7 @@ def encode_task(
 
     def encoded(rows: LabelledRows) -> EncodedRows:
         found = kind.encode(tokenizer, rows, length, config.vocab_size)
-        return with_segments(found, tokenizer, length) if compares else found
+        return with_segments(found, tokenizer) if compares else found
 
     train = training_subset(data.train, protocol.train_rows)
     if weight := protocol.distillation_of(data.task):

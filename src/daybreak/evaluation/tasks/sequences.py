@@ -58,11 +58,18 @@ class _Sequences(Kind):
         return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows)
 
 
-def with_segments(rows: EncodedRows, tokenizer: Any, length: int) -> EncodedRows:
-    """Add the input ``segments`` to pairs: 1 and 2 on the tokens of the two texts and 0 elsewhere."""
-    columns = [list(column) for column in zip(*rows.rows.texts)]
-    pairs = tokenizer(*columns, truncation="longest_first", max_length=length)
-    segments = [[0 if text is None else text + 1 for text in pairs.sequence_ids(row)] for row in range(len(rows))]
+def with_segments(rows: EncodedRows, tokenizer: Any) -> EncodedRows:
+    """Add the input ``segments`` to pairs: 1 and 2 on the tokens before and after the first separator, 0 on [CLS] and
+    separators.
+
+    A saved classifier finds them in the same way, because it gets nothing but the ids (``modeling_classifier``). So
+    both agree on a text that contains a separator, as in "one turn [SEP] another".
+    """
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    segments = []
+    for ids in rows.features["input_ids"]:
+        first = ids.index(sep) if sep in ids else len(ids)
+        segments.append([0 if id in (cls, sep) else 1 + (place > first) for place, id in enumerate(ids)])
     return replace(rows, features={**rows.features, "segments": segments})
 
 
