@@ -96,6 +96,12 @@ def test_lengths_and_borders() -> None:
     assert texts.find(" ".join(words[10:20])) | texts.find(" ".join(words[20:])) == set()
 
 
+def test_a_long_item_is_found_to_its_end() -> None:
+    """Such as a line of JSON with all texts of an evaluation."""
+    words = [f"w{number}" for number in range(contamination.PIECE + 30)]
+    assert EvaluationTexts([[" ".join(words)]]).find(" ".join(words[-13:])) == {(0, 0)}
+
+
 def test_files_of_three_kinds(tmp_path: Path) -> None:
     one, two, three = (sentence(random.Random(seed), 15) for seed in (4, 5, 6))
     (tmp_path / "plain.txt").write_text(f"\ufeff{one}\nshort\n{two}\n")

@@ -110,7 +110,7 @@ class EvaluationTexts:
     """An index of evaluation texts, ready to be sent to worker processes.
 
     Memory: 14 to 16 bytes per run of 13 words (an item of n words has n - 12), 100 per item and 200 per distinct word.
-    Of an item longer than PIECE words, only the beginning is indexed.
+    Of an item longer than LONGEST_PIECE words, only the beginning is indexed.
 
     Args:
         evaluations: the items of each evaluation, as strings.
@@ -128,7 +128,7 @@ class EvaluationTexts:
         for evaluation, texts in enumerate(evaluations):
             self.counts.append(0)
             for text in texts:
-                words = bare_words(text)[:PIECE]
+                words = bare_words(text)[:LONGEST_PIECE]
                 if len(words) < SHORTEST:
                     continue
                 keys, item = self._learn(words), len(self._places)
