@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
     for name in ("train", "dev"):
         rows = "".join(f"x{i}\ty{i}\t{'yes' if i % 3 else 'no'}\t{i}\n" for i in range(20))
         (tmp_path / f"{name}.tsv").write_text("a\tb\tlabel\tscore\n" + rows)
-    sentence = "-DOCSTART-\tX\tO\tO\n\nNo\tDT\tO\tO\ncold\tNN\tO\tB-Disease\nagain\tRB\tO\tI-Disease\n\n"
-    (tmp_path / "train.txt").write_text(sentence * 4)
+    sentence = "-DOCSTART-\tX\tO\tO\n\nNo\tDT\tO\tO\ncold{}\tNN\tO\tB-Disease\nagain\tRB\tO\tI-Disease\n\n"
+    (tmp_path / "train.txt").write_text("".join(map(sentence.format, range(4))))
     rows = "".join(f"It {i},it rained,it snowed,it ended,{i % 3}\n" for i in range(12))
     (tmp_path / "ends.csv").write_text("story,x,y,z,right\n" + rows)
     context = "Ada wrote it in 1843."
@@ -66,7 +66,7 @@ def test_tokens_come_from_conll_whatever_the_ending_is(folder: Path) -> None:
     assert task.metric == KINDS["tokens"].headline
     data = load_task(task)
     assert len(data.train) + len(data.dev) == 4
-    assert data.train.texts[0] == ("No", "cold", "again")
+    assert data.train.texts[0][::2] == ("No", "again")
 
 
 def test_a_multiple_choice_has_its_endings_in_columns(folder: Path) -> None:
@@ -236,6 +236,17 @@ def test_without_dev_a_seeded_tenth_is_held_out(folder: Path) -> None:
     assert first == second
     assert (len(first.train), len(first.dev)) == (18, 2)
     assert sorted(first.train.texts + first.dev.texts) == sorted((f"x{i}",) for i in range(20))
+
+
+def test_rows_of_equal_texts_are_not_divided_between_training_and_dev(folder: Path) -> None:
+    path = described(folder, GOOD.replace('dev = "dev.tsv"\n', ""))
+    before = load_task(read_task_file(path))
+    tsv(folder, "train.tsv", "a\tlabel", *(f"x{i}\t{'yes' if i % 3 else 'no'}" for i in [*range(20), *range(20)]))
+    twice = load_task(read_task_file(path))
+    assert twice.dev.texts == before.dev.texts * 2 and twice.train.texts == before.train.texts * 2
+    tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "x\tno")
+    with pytest.raises(UserError, match="holds one text, too few to hold some out"):
+        load_task(read_task_file(path))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from daybreak.evaluation.tasks.tables import TableRows, location, read_table, sh
 
 SPLIT_SEED = 0
 DEV_FRACTION = 0.1
-"""Fraction of the training rows that is held out, drawn with SPLIT_SEED, if there is no dev file."""
+"""Fraction of the training texts that is held out, drawn with SPLIT_SEED, if there is no dev file."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +149,23 @@ def _known_labels(task: Task, train: TableRows) -> tuple[dict[str, int], tuple[s
 
 
 def _split(rows: LabelledRows, task: Task) -> tuple[LabelledRows, LabelledRows]:
-    """Hold out DEV_FRACTION of ``rows`` (at least one), drawn with SPLIT_SEED and kept in file order."""
-    if len(rows) < 2:
-        raise UserError(f"'{task.train}' holds one row, too few to hold some out.", "Give more rows or a dev file.")
-    held = max(1, round(DEV_FRACTION * len(rows)))
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(rows))
-    return rows.take(sorted(order[held:].tolist())), rows.take(sorted(order[:held].tolist()))
+    """Hold out DEV_FRACTION of the different texts (at least one), drawn with SPLIT_SEED; rows stay in file order.
+
+    Rows of equal texts stay together, because a model that has seen one of them knows the label of the others.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, texts in enumerate(rows.texts):
+        groups.setdefault(texts, []).append(number)
+    if len(groups) < 2:
+        fault = f"'{task.train}' holds one {'row' if len(rows) == 1 else 'text'}, too few to hold some out."
+        raise UserError(fault, "Give more rows or a dev file.")
+    held = max(1, round(DEV_FRACTION * len(groups)))
+    numbers = list(groups.values())
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(groups)).tolist()
+    train, dev = (
+        sorted(itertools.chain.from_iterable(numbers[i] for i in part)) for part in (order[held:], order[:held])
+    )
+    return rows.take(train), rows.take(dev)
 
 
 def _sorted_labels(values: Collection[str]) -> list[str]:
