@@ -313,7 +313,7 @@ def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer,
     with working("Making the tokenizer"):
         folder = resuming.fill_once(work / "tokenizer", lambda to: job.tokenizer.make(found.sample, to))
     made = load_tokenizer(folder)
-    warn_of_folding(made, found.letters, found.sample)
+    warn_of_folding(made, found.letters, found.sample, imported=not isinstance(job.tokenizer, TrainedTokenizer))
     shared = overlap(made, load_tokenizer(Path(job.compare))) if job.compare else None
     if shared is not None:
         say(f"Tokenizer: {shared:.1%} of its tokens are also in '{job.compare}'.")

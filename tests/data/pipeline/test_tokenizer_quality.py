@@ -159,3 +159,14 @@ def test_who_is_warned(text: str, cased: bool, warned: bool, capsys: pytest.Capt
     warn_of_folding(tokenizer, Counter({"Latin": 60}), [text])
     said = capsys.readouterr().out
     assert ("letters have accents" in said and "--tokenizer.cased" in said) == warned
+
+
+def test_the_warning_names_what_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """No option of ``daybreak run`` chooses byte-level BPE, and none changes the tokenizer of a model."""
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
+    warn_of_folding(tokenizer, Counter({"Thai": 60}))
+    assert "Add --tokenizer.cased, or choose byte-level BPE (daybreak prepare --" in capsys.readouterr().out
+    for letters in ("Thai", "Latin"):
+        warn_of_folding(tokenizer, Counter({letters: 60}), [FRENCH], imported=True)
+        assert "removes" in (said := capsys.readouterr().out) and "Start from a cased model" in said

@@ -25,6 +25,9 @@ TRAIN_CHARACTERS = 4_000_000
 EXAMPLES, LEARNABLE = 100, 0.95
 """A vocabulary is learnable if this fraction of its merges has this many examples (Gowda and May 2020, section 5)."""
 BATCH = 256
+BYTE_LEVEL = "daybreak prepare --tokenizer-kind ByteBPE"
+IMPORTED = "Start from a cased model, or train a tokenizer on the text with --tokenizer.cased."
+"""Remedy for the tokenizer of a model."""
 
 
 def measure_quality(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerQuality:
@@ -46,7 +49,7 @@ def measure_quality(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerQual
     if not tokens:
         raise UserError(
             "The tokenizer removes all characters of the held-out text.",
-            "Choose --tokenizer-kind ByteBPE, which keeps all characters, or give other text.",
+            f"Choose byte-level BPE, which keeps all characters ({BYTE_LEVEL}), or give other text.",
         )
     whole = covered = 0
     for count, ids in _word_ids(tokenizer, words):
@@ -107,24 +110,26 @@ def accented_fraction(texts: Iterable[str]) -> float:
     return accented / max(1, accented + plain)
 
 
-def warn_of_folding(tokenizer: Tokenizer, letters: Counter[str], texts: Iterable[str] = ()) -> None:
+def warn_of_folding(
+    tokenizer: Tokenizer, letters: Counter[str], texts: Iterable[str] = (), *, imported: bool = False
+) -> None:
     """Print a warning with a remedy if this tokenizer damages scripts or accents of the text.
 
     Args:
         letters: counts by script.
         texts: a sample in which accented letters are counted; read twice.
+        imported: it is that of a model, which no option changes.
     """
     folds = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("\u00e9") == "e"
     if folds and (damaged := folded_wrongly(letters)):
+        remedy = IMPORTED if imported else f"Add --tokenizer.cased, or choose byte-level BPE ({BYTE_LEVEL})."
         say(
             f"Warning: this tokenizer removes accents, which deletes vowels or splits syllables in "
-            f"{' and '.join(damaged)}. Add --tokenizer.cased, or choose --tokenizer-kind ByteBPE."
+            f"{' and '.join(damaged)}. {remedy}"
         )
     elif folds and (fraction := accented_fraction(texts)) >= ACCENTED:
-        say(
-            f"Warning: {fraction:.1%} of the letters have accents, which this tokenizer removes. "
-            "Add --tokenizer.cased to keep accents and capitals."
-        )
+        remedy = IMPORTED if imported else "Add --tokenizer.cased to keep accents and capitals."
+        say(f"Warning: {fraction:.1%} of the letters have accents, which this tokenizer removes. {remedy}")
 
 
 HIDDEN_SIZE, BODY, PREDICTED = 512, 25_000_000, 0.3
