@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import pytest
 
 from daybreak.core.task_pairs import baseline_sentence, pair_results, several_models
 from daybreak.schemas.tasks import TaskResult
@@ -37,6 +40,14 @@ def test_nameless_results_still_pair() -> None:
     old = dataclasses.replace(RESULT, model_name="")
     (pair,) = pair_results([old, dataclasses.replace(old, model="untrained")])
     assert pair.gain == 0.0
+
+
+@pytest.mark.parametrize("change", [{"train_rows": 30}, {"dev_rows": 12}, {"metric": "accuracy"}])
+def test_results_from_before_and_after_a_change_of_the_task_are_no_pair(change: dict[str, Any]) -> None:
+    before = dataclasses.replace(RESULT, model="untrained", scores={"mcc": [0.1], "accuracy": [0.7]})
+    assert pair_results([before, RESULT])[0].gain is not None
+    pairs = pair_results([before, dataclasses.replace(RESULT, scores=before.scores, **change)])
+    assert [(pair.gain, pair.verdict) for pair in pairs] == [(None, ""), (None, "")]
 
 
 def test_the_sentence_says_what_the_encoder_adds_to_the_bag_of_words() -> None:

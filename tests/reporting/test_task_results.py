@@ -20,7 +20,7 @@ from daybreak.evaluation.protocols.anchors import ANCHORS, anchors_for
 from daybreak.evaluation.protocols.conventions import SIZES, averages
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import Published, read_folder
-from daybreak.reporting.tasks import GLUE_COLUMNS, glue_table, line, verdicts
+from daybreak.reporting.tasks import GLUE_COLUMNS, glue_table, line, task_scores, verdicts
 from daybreak.schemas.tasks import Comparison, TaskResult
 
 GLUE = {
@@ -165,6 +165,19 @@ def test_two_runs_are_compared_task_by_task(write_run, write_results, tmp_path, 
     assert "mrpc" not in text[text.index("Paired comparison") : text.index("Fill-mask examples")]
 
 
+def test_a_control_on_other_rows_stands_in_a_row_of_its_own(write_results, tmp_path, capsys):
+    """The task got another dev file, and only the pretrained model was evaluated again."""
+    run = write_results(tmp_path / "mini", {"rte": 0.0}, model="untrained")
+    write_results(run, {"rte": 0.8}, rows=300)
+    (untrained, pretrained) = read_json(RunFolder(run).results)
+    write_json(RunFolder(run).results, [untrained, pretrained | {"baseline": 0.4}])
+    text = words(report([run], tmp_path / "report.html").read_text())
+    assert "2,000 training examples, 400 evaluation" in text and "2,000 training examples, 300 evaluation" in text
+    assert "more than the seed spread" not in text and not capsys.readouterr().out
+    lines = task_scores([read_folder(run)])["layout"]["shapes"]
+    assert [line["x0"] for line in lines] == [50.0, 40.0], "both constant answers"
+
+
 def test_one_run_is_compared_with_its_control(write_results, tmp_path, capsys):
     run = write_results(tmp_path / "mini", {"rte": 0.8}, seeds=1)
     write_results(run, {"rte": 0.0}, model="untrained", seeds=1)
@@ -198,6 +211,16 @@ def test_only_the_cells_behind_a_result_are_used(write_results, tmp_path, capsys
     (place / "torn.json").write_text("{")
     report([a, b], tmp_path / "report.html")
     assert capsys.readouterr().out == told
+
+
+def test_models_that_learned_from_different_numbers_of_rows_are_not_compared(write_results, tmp_path, capsys):
+    a, b = (write_results(tmp_path / name, {"rte": ability}) for name, ability in (("a", 0.2), ("b", 1.0)))
+    (result,) = read_json(RunFolder(b).results)
+    write_json(RunFolder(b).results, [result | {"train_rows": 2490}])
+    report([a, b], tmp_path / "report.html")
+    told = capsys.readouterr().out
+    assert "b against a, not compared on rte (quick): The two models were fine-tuned on different numbers of" in told
+    assert "rows, 2,000 and 2,490." in told and "resamples" not in told
 
 
 def test_what_cannot_be_compared_says_why(write_results, tmp_path, capsys):

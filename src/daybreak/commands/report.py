@@ -185,6 +185,7 @@ def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
     for a, b in _pairs(runs):
         result = a.result
         try:
+            _check_same_training(result, b.result)
             one = compare(
                 a.cells(),
                 b.cells(),
@@ -202,6 +203,14 @@ def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
     return found, [
         f"{pair}, not compared on {', '.join(tasks)}: {reason}" for (pair, reason), tasks in unpaired.items()
     ]
+
+
+def _check_same_training(a: TaskResult, b: TaskResult) -> None:
+    if a.train_rows != b.train_rows:
+        raise UserError(
+            f"The two models were fine-tuned on different numbers of rows, {a.train_rows:,} and {b.train_rows:,}.",
+            "Evaluate both on the same files.",
+        )
 
 
 def _pairs(runs: Sequence[RunRecords]) -> Iterator[tuple[_Side, _Side]]:

@@ -49,10 +49,14 @@ class TaskPair:
 
 
 def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
-    """Pair the two results of each task and model, in the order of their first appearance."""
-    found: dict[tuple[str, str, str], dict[str, TaskResult]] = {}
+    """Pair the two results of each task and model, in the order of their first appearance.
+
+    Results on other numbers of examples, or with another headline metric, are apart: the task changed between them.
+    """
+    found: dict[tuple[str, str, str, str, int, int], dict[str, TaskResult]] = {}
     for result in results:
-        found.setdefault((result.protocol, result.task, result.model_name), {})[result.model] = result
+        measured = result.metric, result.train_rows, result.reported_rows
+        found.setdefault((result.protocol, result.task, result.model_name, *measured), {})[result.model] = result
     return [
         TaskPair(
             protocol=protocol,
@@ -61,7 +65,7 @@ def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
             pretrained=sides.get("pretrained"),
             untrained=sides.get("untrained"),
         )
-        for (protocol, task, name), sides in found.items()
+        for (protocol, task, name, *_), sides in found.items()
         if "pretrained" in sides or "untrained" in sides
     ]
 

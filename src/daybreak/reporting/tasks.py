@@ -110,7 +110,8 @@ def task_scores(runs: Sequence[RunRecords]) -> Figure:
     for lanes in bands.values():
         ticks.append(top + (len(lanes) - 1) / 2)
         span = top - 0.55, top + len(lanes) - 0.45
-        straight_line(layout, "var(--ink)", x=100 * lanes[0][1].baseline, dash="dot", span=span)
+        for value in dict.fromkeys(side.baseline for _, side in lanes):
+            straight_line(layout, "var(--ink)", x=100 * value, dash="dot", span=span)
         for value in dict.fromkeys(side.bag_of_words[side.metric] for _, side in lanes if side.bag_of_words):
             straight_line(layout, "var(--ink)", x=100 * value, dash="solid", span=span)
         for lane, (row, side) in enumerate(lanes):
