@@ -51,6 +51,27 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     assert "Not in the folder" not in text and "has not ended" not in text
 
 
+@pytest.mark.parametrize(
+    ("single", "protocols", "said"),
+    [
+        ((), ("quick", "small"), "Of 2 results pretraining helps on 2 and harms on 0"),
+        (("cola",), ("quick", "quick"), "Of 1 task with two seeds or more pretraining helps on 1 and harms on 0"),
+        (("cola", "rte"), ("quick", "quick"), "With one seed a task, no spread is known, so the effect"),
+    ],
+)
+def test_tasks_with_one_seed_say_nothing_of_pretraining(single, protocols, said, tmp_path):
+    """The networks without pretraining have one seed on the tasks ``single``."""
+    results = []
+    for task, protocol in zip(("cola", "rte" if single else "cola"), protocols):
+        scores = {"pretrained": [0.61, 0.62, 0.63], "untrained": [0.4, 0.41][: 1 if task in single else 2]}
+        results += [small_tasks.result(task, {"mcc": each}, model=model, protocol=protocol) for model, each in
+                    scores.items()]  # fmt: skip
+    write_json(RunFolder(tmp_path).results, results)
+    text = words(report([tmp_path], tmp_path / "report.html").read_text())
+    assert said in text
+    assert ("s helped by pretraining" in text) == (len(single) < 2)
+
+
 def first_sentence(page: str) -> str:
     """What the lead begins with."""
     found = re.search(r'class="lead">(.*?)</p>', page, flags=re.DOTALL)

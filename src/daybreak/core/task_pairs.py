@@ -10,6 +10,8 @@ from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
 
 NAMED = 5
 """Maximum number of names in a sentence."""
+ONE_SEED = "one seed, spread unknown"
+"""Verdict of a pair without a spread on one side."""
 TASKS_WITH_FIGURES = 2
 """Maximum number of lost tasks whose scores the sentence gives."""
 
@@ -43,7 +45,7 @@ class TaskPair:
         if self.gain is None or self.pretrained is None or self.untrained is None:
             return ""
         if min(len(self.pretrained.seeds), len(self.untrained.seeds)) < 2:
-            return "one seed, spread unknown"
+            return ONE_SEED
         spread = max(self.pretrained.spread, self.untrained.spread)
         return "more than the seed spread" if abs(self.gain) > spread else "within the seed spread"
 

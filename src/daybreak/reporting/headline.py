@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from daybreak.core.formatting import count, listed, percent, score, signed, significant
-from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results
+from daybreak.core.task_pairs import ONE_SEED, TaskPair, baseline_sentence, pair_results
 from daybreak.core.terminal import duration
 from daybreak.reporting.blocks import (
     UNKNOWN,
@@ -15,6 +15,7 @@ from daybreak.reporting.blocks import (
     code,
     header,
     join,
+    many,
     note,
     records_table,
     run_name,
@@ -95,15 +96,19 @@ def loss_sentence(record: ValidationRecord) -> str:
 
 
 def _task_sentence(pairs: Sequence[TaskPair]) -> str:
-    """The effect of pretraining on the only task or over all tasks."""
+    """The effect of pretraining on the only task, or over all tasks that have a spread over seeds."""
     compared = [pair for pair in pairs if pair.gain is not None]
     if not compared:
         return ""
     if len(compared) > 1:
-        better, worse = _changed(compared)
+        known = [pair for pair in compared if pair.verdict != ONE_SEED]
+        if not known:
+            return "With one seed a task, no spread is known, so the effect of pretraining is not shown."
+        better, worse = _changed(known)
+        seeds = " with two seeds or more" if len(known) < len(compared) else ""
         return (
-            f"Of {len(compared)} tasks pretraining helps on {better} and harms on {worse} by more than the seed "
-            "spread; the others show no difference."
+            f"Of {many(len(known), _thing(known))}{seeds} pretraining helps on {better} and harms on {worse} by more "
+            "than the seed spread; the others show no difference."
         )
     only = compared[0]
     assert only.pretrained and only.untrained
@@ -120,6 +125,11 @@ def _changed(pairs: Sequence[TaskPair]) -> tuple[int, int]:
     """On how many tasks pretraining raised and lowered the score by more than the seed spread."""
     gains = [pair.gain or 0.0 for pair in pairs if pair.verdict == "more than the seed spread"]
     return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+
+
+def _thing(pairs: Sequence[TaskPair]) -> str:
+    """What the pairs are: results if a task is there under several protocols or of several models."""
+    return "task" if len({pair.task for pair in pairs}) == len(pairs) else "result"
 
 
 def _warnings(runs: Sequence[RunRecords]) -> list[Block]:
@@ -181,10 +191,12 @@ def _tiles(run: RunRecords) -> list[tuple[str, str, str]]:
     if len(compared) == 1:
         gain = signed(100 * (compared[0].gain or 0), 1)
         found.append((gain, "points from pretraining", f"{compared[0].task}: {compared[0].verdict}"))
-    elif compared:
-        better, worse = _changed(compared)
-        tasks = f"{better} of {len(compared)}"
-        found.append((tasks, "tasks helped by pretraining", f"{worse} harmed; by more than the seed spread"))
+    elif known := [pair for pair in compared if pair.verdict != ONE_SEED]:
+        better, worse = _changed(known)
+        tasks = f"{better} of {len(known)}"
+        found.append(
+            (tasks, f"{_thing(known)}s helped by pretraining", f"{worse} harmed; by more than the seed spread")
+        )
     if run.tokens:
         rate = f"{count(summary.tokens_per_second)} per second" if summary else "so far"
         found.append((count(run.tokens), "tokens read", rate))
