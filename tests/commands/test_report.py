@@ -342,6 +342,20 @@ def test_losses_on_other_held_out_sequences_are_not_ranked(why, validation, firs
     assert "has the lowest held-out loss" not in page and 'class="best"' not in page
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_runs_on_different_training_text_are_ranked_on_the_same_held_out_sequences(first, write_run, tmp_path):
+    """Such as one text with two preprocessings: the unigram baseline of each is counted on its own training text."""
+    runs = [write_run("raw"), write_run("filtered", floor=5.0)]
+    folder = RunFolder(runs[1])
+    manifest, summary = read_json(folder.manifest), read_json(folder.summary)
+    write_json(folder.manifest, manifest | {"train": manifest["train"] | {"tokens": 2_000_000}})
+    write_json(folder.summary, summary | {"validation": summary["validation"] | {"unigram_loss": 6.41}})
+    write_json(folder.decisions, read_json(folder.decisions) | {"first_heldout": first})
+    text = words(report(runs, tmp_path / "report.html").read_text())
+    assert ("raw has the lowest held-out loss" in text) == first
+    assert ("the older ones on the first and the newer on spread ones" in text) == (not first)
+
+
 def test_damage_and_an_edited_recipe_are_said_on_the_page(write_run, tmp_path):
     folder = RunFolder(write_run())
     folder.results.write_text("[{")

@@ -255,10 +255,21 @@ def _different_data(runs: Sequence[RunRecords]) -> bool:
     return len({(each.tokenizer, each.heldout.documents, each.heldout.tokens) for each in manifests}) > 1
 
 
-def _same_positions(records: Sequence[ValidationRecord]) -> bool:
-    """Whether all were measured on the same held-out positions: as many, and equally hard for the unigram baseline."""
-    unigram = [record.unigram_loss for record in records]
-    return len({record.positions for record in records}) <= 1 and max(unigram) - min(unigram) < SAME_UNIGRAM_LOSS
+def _same_positions(runs: Sequence[RunRecords]) -> bool:
+    """Whether all were measured on the same held-out positions.
+
+    These are as many, and equally hard for the unigram baseline. It is counted on the training text, so runs on
+    different training texts are compared by the place of their held-out sequences instead.
+    """
+    unigram: dict[tuple[int, int] | None, list[float]] = {}
+    for run in runs:
+        if run.validation is not None:
+            text = (run.manifest.train.documents, run.manifest.train.tokens) if run.manifest else None
+            unigram.setdefault(text, []).append(run.validation.unigram_loss)
+    alike = all(max(each) - min(each) < SAME_UNIGRAM_LOSS for each in unigram.values())
+    places = {run.decisions.first_heldout for run in runs if run.validation and run.decisions}
+    positions = {run.validation.positions for run in runs if run.validation}
+    return len(positions) <= 1 and alike and (len(unigram) <= 1 or len(places) <= 1)
 
 
 def _incomparable(runs: Sequence[RunRecords]) -> str:
@@ -266,7 +277,7 @@ def _incomparable(runs: Sequence[RunRecords]) -> str:
     validated = [run.validation for run in runs if run.validation]
     if _different_data(runs):
         why = "differ in tokenizer or held-out text"
-    elif not validated or _same_positions(validated):
+    elif _same_positions(runs):
         return ""
     elif not all(record.final for record in validated):
         why = "have not all ended, and the loss of an unfinished one is measured on a part of the held-out sequences"
