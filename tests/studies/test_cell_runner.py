@@ -15,12 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_runs import WriteRun
 from fake_studies import QUIET, fake_cells
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.core import other_processes as neighbours
 from daybreak.core.errors import Interrupted, UserError
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.run import Summary
 from daybreak.studies import cell_runner as turns
 from daybreak.studies import experiment
 from daybreak.studies.cell_runner import Cell, StudyFolder
@@ -55,6 +59,15 @@ def test_every_seed_takes_everybody_and_the_next_one_goes_back(names: list[str],
 )
 def test_only_other_processes_void_a_cell(turn: dict[str, Any], void: bool) -> None:
     assert bool(neighbours.why_void(replace(QUIET, **turn), cores=2, threads=2)) is void
+
+
+def test_a_refused_model_is_refused_also_on_a_busy_machine(write_run: WriteRun, tmp_path: Path) -> None:
+    """A cell with another reason would be fine-tuned, and its scores counted."""
+    place = StudyFolder(out=tmp_path, budget="3m", threads=1)
+    busy = [replace(QUIET, most=99.0, others=9.0)]
+    for passed, wanted in ((False, experiment.REFUSED), (True, "others used 9.0 of")):
+        summary = read_json(RunFolder(write_run(f"passed-{passed}", passed=passed)).summary, Summary)
+        assert experiment._void(summary, busy, place).startswith(wanted)
 
 
 def test_the_time_of_all_processes_is_counted_on_our_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -308,14 +308,14 @@ def read_cell(cell: Cell, study: StudyFolder) -> StudyCell:
 
 
 def _void(summary: Summary, loads: Sequence[MachineLoad], study: StudyFolder) -> str:
+    if summary.parity is not None and not summary.parity.passed:  # first: such a model has no score on tasks
+        return REFUSED
     if not loads:
         return "nobody watched the load"
     cores = usable_cores()
     for load in loads:
         if why := why_void(load, cores=cores, threads=study.threads):
             return why
-    if summary.parity is not None and not summary.parity.passed:
-        return REFUSED
     seconds = Budget.parse(study.budget).seconds
     if seconds is not None and (late := abs(summary.elapsed - seconds)) > tolerance(seconds):
         return f"it ended {late:.1f} s off its budget"
