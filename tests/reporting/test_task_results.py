@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -113,6 +114,17 @@ def test_the_glue_table_has_published_rows_beside_the_runs(tmp_path):
     assert len(others) == sum(bool(anchor.numbers) for anchor in anchors)
     bert = next(row for row in others if row[0] == "BERT-base, fully trained")
     assert bert[2:] == ["83.2", "83.4", "91.9", "86.7", "59.2", "90.6", "87.7", "89.3", "56.5", "80.9"]
+
+
+def test_results_of_other_weights_have_a_row_of_their_own_in_the_glue_table(tmp_path):
+    """A folder of the same name, whose model was another when the other tasks were evaluated."""
+    (tmp_path / "mini").mkdir()
+    results = [dataclasses.replace(each, weights="new" if each.task == "rte" else "old") for each in glue_results()]
+    write_json(RunFolder(tmp_path / "mini").results, results)
+    table = glue_table([read_folder(tmp_path / "mini")], []).splitlines()
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table[2:]]
+    place = list(GLUE_COLUMNS).index("RTE (acc.)") + 2
+    assert [(row[0], row[place], row[-1]) for row in rows] == [("mini", "-", "-"), ("mini", "64.2", "-")]
 
 
 def test_report_prints_and_writes_the_glue_table(tmp_path, capsys, refused):

@@ -278,19 +278,19 @@ def glue_table(runs: Sequence[RunRecords], published: Sequence[Published]) -> st
         published: published models; those without scores in the columns of the Cramming paper are left out.
 
     Returns:
-        The table; empty if the runs have no result of a GLUE task.
+        The table; empty if the runs have no result of a GLUE task. Results of other weights have a row of their own.
     """
     rows = []
     for run in runs:
-        models: dict[tuple[str, str], dict[str, float]] = {}
+        models: dict[tuple[str, str, str], dict[str, float]] = {}
         for result in run.results:
             if result.model == "pretrained":
                 medians = {
                     f"{result.task} {name}": statistics.median(each) for name, each in result.scores.items() if each
                 }
-                models.setdefault((result.protocol, result.model_name), {}).update(medians)
-        for (protocol, model), numbers in models.items():
-            name = f"{run.label}, {model}" if len({name for _, name in models}) > 1 else run.label
+                models.setdefault((result.protocol, result.model_name, result.weights), {}).update(medians)
+        for (protocol, model, _), numbers in models.items():
+            name = f"{run.label}, {model}" if len({name for _, name, _ in models}) > 1 else run.label
             if scores := [numbers[key] for key in GLUE_COLUMNS.values() if key in numbers]:
                 mean = statistics.fmean(scores) if len(scores) == len(GLUE_COLUMNS) else None
                 rows.append(_glue_row(name, f"this report, protocol {protocol}", numbers, mean))

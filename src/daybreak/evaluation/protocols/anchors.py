@@ -76,6 +76,8 @@ def standing(results: Iterable[TaskResult]) -> tuple[float | None, str]:
     if whole:
         return whole[0], ""
     under = [result for result in found if result.protocol == convention.protocol]
+    newest = [(result.model_name, result.weights) for result in under[-1:]]
+    under = [result for result in under if (result.model_name, result.weights) in newest]
     if any(average.protocol == convention.protocol for average in counted):
         return None, f"all {len(convention.numbers)} numbers, but from fewer seeds or rows than the published ones"
     if under:
