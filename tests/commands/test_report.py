@@ -259,6 +259,14 @@ def test_several_runs_are_compared(write_run, tmp_path):
     assert f" {done[-1]:,} " in words(table.split("<tr>")[-1])
 
 
+def test_seeds_of_one_recipe_are_not_called_single_runs(write_run, tmp_path):
+    seeds = [write_run(f"seed-{seed}", seed=seed) for seed in (1, 2)]
+    other = write_run("other", recipe={"batch": 16})
+    for runs, single in ((seeds, False), ([*seeds, other], True)):
+        text = words(report(runs, tmp_path / "report.html").read_text())
+        assert "has the lowest held-out loss" in text and ("One run a setting shows" in text) == single
+
+
 def test_a_ladder_stays_readable(write_run, tmp_path):
     runs = [write_run(f"ladder-{n:02d}", seed=n, steps=200, causal=0.0, floor=6.3 - 0.15 * n) for n in range(13)]
     for run in runs[2:]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 
 from daybreak.core.formatting import count, listed, percent, score, signed, significant
@@ -224,10 +226,10 @@ def _several(runs: Sequence[RunRecords]) -> Block:
         words = "Their held-out losses cannot be ranked."
     elif len(validated) > 1:
         (best, first), (second, other) = sorted(validated, key=lambda pair: pair[0])[:2]
-        words = (
-            f"{first.label} has the lowest held-out loss: {best:.3f} nats, {second - best:.3f} below {other.label}. "
-            "One run a setting shows no seed spread, so small differences may be due to chance."
-        )
+        words = f"{first.label} has the lowest held-out loss: {best:.3f} nats, {second - best:.3f} below {other.label}."
+        settings = Counter(_without_seed(run) for _, run in validated)
+        if min(settings.values()) == 1:
+            words += " One run a setting shows no seed spread, so small differences may be due to chance."
     stuck = [
         f"{run.label} ({run.validation.loss:.2f} nats after {run.validation.step:,} steps)"
         for run in runs
@@ -237,6 +239,12 @@ def _several(runs: Sequence[RunRecords]) -> Block:
     things = "runs" if all(run.pretrained_here for run in runs) else "models"
     notes = [*([note(reason, "warning")] if reason else []), *_warnings(runs)]
     return header(BRAND, f"{len(runs)} {things} compared", "", " ".join([*_beaten(runs), words]), *notes)
+
+
+def _without_seed(run: RunRecords) -> str:
+    """The recipe without its seed: runs that share it are one setting."""
+    recipe = {name: value for name, value in run.recipe.items() if name not in ("seed", "fingerprint")}
+    return json.dumps(recipe, sort_keys=True)
 
 
 def _beaten(runs: Sequence[RunRecords]) -> list[str]:
