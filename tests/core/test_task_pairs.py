@@ -62,3 +62,18 @@ def test_the_sentence_says_what_the_encoder_adds_to_the_bag_of_words() -> None:
     assert f"{together} 1 of 2 tasks." in baseline_sentence([lost, dataclasses.replace(unsure, task="rte")])
     assert together not in baseline_sentence([dataclasses.replace(lost, combined=[])])
     assert together not in baseline_sentence([dataclasses.replace(lost, bag_of_words={"mcc": 0.1})])
+
+
+def test_each_of_several_models_has_a_sentence_of_its_own() -> None:
+    """Such as a published model that was evaluated into the folder of a run."""
+    lost = dataclasses.replace(RESULT, model_name="bert-base", mean=0.0, seeds=[0, 1, 2])
+    won = dataclasses.replace(RESULT, seeds=[0, 1, 2])
+    none = "There is no bag of words for cola."
+    mini = f"mini beats the constant answer on cola. {none}"
+    assert baseline_sentence([won, lost]).startswith(f"{mini} bert-base does not beat the constant answer on cola (")
+    assert baseline_sentence([won, lost], "runs").startswith(f"runs, {mini} runs, bert-base does not beat")
+    assert baseline_sentence([won]) == f"This encoder{mini.removeprefix('mini')}"
+    many = [dataclasses.replace(won, model_name=name) for name in "abc"]
+    assert baseline_sentence([*many, lost]) == (
+        "Tasks on which an encoder beats its baselines: a on 1 of 1, b on 1 of 1, c on 1 of 1, bert-base on 0 of 1."
+    )

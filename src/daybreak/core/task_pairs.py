@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.formatting import listed, score
 from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
 
+DESCRIBED = 3
+"""Maximum number of encoders that have a sentence each."""
 NAMED = 5
 """Maximum number of names in a sentence."""
 ONE_SEED = "one seed, spread unknown"
@@ -72,7 +74,17 @@ def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
     ]
 
 
-def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") -> str:
+def baseline_sentences(encoders: Mapping[str, Sequence[TaskResult]]) -> str:
+    """Return ``baseline_sentence`` of each encoder by its name; one sentence for all if there are many."""
+    found = {name: [result for result in each if result.model == "pretrained"] for name, each in encoders.items()}
+    found = {name: each for name, each in found.items() if each}
+    if len(found) <= DESCRIBED:
+        return " ".join(baseline_sentence(each, name) for name, each in found.items())
+    beaten = [f"{name} on {sum(r.beats_baseline for r in each)} of {len(each)}" for name, each in found.items()]
+    return f"Tasks on which an encoder beats its baselines: {', '.join(beaten)}."
+
+
+def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
     """Return sentences that say on which tasks the encoder beats its baselines; empty without results.
 
     Up to TASKS_WITH_FIGURES tasks are named with their scores. The encoder beats the baselines on a task where its
@@ -80,12 +92,18 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") 
     tasks without a bag of words, tasks with fewer than CLAIM_SEEDS seeds.
 
     Args:
-        results: of one model or several; those of untrained networks are left out.
-        who: the subject of the sentence.
+        results: those of untrained networks are left out; each of several models has sentences of its own.
+        who: the subject of the sentence; "This encoder" if it is empty.
     """
     found = [result for result in results if result.model == "pretrained"]
     if not found:
         return ""
+    by_name: dict[str, list[TaskResult]] = {}
+    for result in found:
+        by_name.setdefault(", ".join(filter(None, (who, result.model_name))), []).append(result)
+    if len(by_name) > 1:
+        return baseline_sentences(by_name)
+    who = who or "This encoder"
     names = _names(found)
     constant_alone = [result for result in found if not result.bag_of_words]
     baselines = "the constant answer" if len(constant_alone) == len(found) else "its baselines"
@@ -127,14 +145,9 @@ def _count(above: Sequence[str], of: Sequence[TaskResult], things: str) -> str:
 
 
 def _names(results: Sequence[TaskResult]) -> dict[tuple[str, str, str, str], str]:
-    """The name of each result: its task, with the protocol or model if there are several."""
-    protocols, models = ({getattr(each, what) for each in results} for what in ("protocol", "model_name"))
-    return {
-        each.key: each.task
-        + (f" of {each.model_name}" if len(models) > 1 else "")
-        + (f" under {each.protocol}" if len(protocols) > 1 else "")
-        for each in results
-    }
+    """The name of each result: its task, with the protocol if there are several."""
+    several = len({each.protocol for each in results}) > 1
+    return {each.key: each.task + (f" under {each.protocol}" if several else "") for each in results}
 
 
 def _against(result: TaskResult) -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from daybreak.core.formatting import count, listed, percent, score, signed, significant
-from daybreak.core.task_pairs import ONE_SEED, TaskPair, baseline_sentence, pair_results
+from daybreak.core.task_pairs import ONE_SEED, TaskPair, baseline_sentence, baseline_sentences, pair_results
 from daybreak.core.terminal import duration
 from daybreak.reporting.blocks import (
     UNKNOWN,
@@ -32,8 +32,6 @@ from daybreak.schemas.tasks import TaskResult
 
 NAMES_LISTED = 6
 """Most labels that a sentence lists."""
-RUNS_DESCRIBED = 3
-"""Most runs that have a sentence each."""
 SAME_UNIGRAM_LOSS = 1e-5
 """Nats by which the unigram losses of the same positions may differ, because devices round differently."""
 BRAND = "Daybreak report"
@@ -238,23 +236,14 @@ def _several(runs: Sequence[RunRecords]) -> Block:
     words += f" No better than the unigram baseline: {', '.join(stuck)}." if stuck else ""
     things = "runs" if all(run.pretrained_here for run in runs) else "models"
     notes = [*([note(reason, "warning")] if reason else []), *_warnings(runs)]
-    return header(BRAND, f"{len(runs)} {things} compared", "", " ".join([*_beaten(runs), words]), *notes)
+    beaten = baseline_sentences({run.label: run.results for run in runs})
+    return header(BRAND, f"{len(runs)} {things} compared", "", f"{beaten} {words}".strip(), *notes)
 
 
 def _without_seed(run: RunRecords) -> str:
     """The recipe without its seed: runs that share it are one setting."""
     recipe = {name: value for name, value in run.recipe.items() if name not in ("seed", "fingerprint")}
     return json.dumps(recipe, sort_keys=True)
-
-
-def _beaten(runs: Sequence[RunRecords]) -> list[str]:
-    """Whether each run with results beats its baselines; one sentence for all if there are many runs."""
-    results = {run.label: [each for each in run.results if each.model == "pretrained"] for run in runs}
-    evaluated = {name: each for name, each in results.items() if each}
-    if len(evaluated) <= RUNS_DESCRIBED:
-        return [baseline_sentence(each, name) for name, each in evaluated.items()]
-    beaten = [f"{name} on {sum(r.beats_baseline for r in each)} of {len(each)}" for name, each in evaluated.items()]
-    return [f"Tasks on which an encoder beats its baselines: {', '.join(beaten)}."]
 
 
 def _different_data(runs: Sequence[RunRecords]) -> bool:
