@@ -91,6 +91,17 @@ def test_published_numbers_need_the_same_protocol_and_seeds(tmp_path, changes):
     assert " Averages " in text and "published:" not in text
 
 
+def test_published_averages_stand_beside_the_runs_that_compare_with_them(tmp_path):
+    for name, seeds in (("few", 2), ("enough", 5)):
+        (tmp_path / name).mkdir()
+        write_json(RunFolder(tmp_path / name).results, glue_results(seeds=seeds))
+    page = report([tmp_path / "enough", tmp_path / "few"], tmp_path / "report.md", form="md").read_text()
+    table = page[page.index("| Convention |") :].split("\n\n")[0].splitlines()
+    order = [next((word for word in ("published:", "enough", "few") if word in row), "") for row in table]
+    cramming = [word for row, word in zip(table, order) if row.startswith("| **cramming**") or word == "published:"]
+    assert cramming[:2] == ["enough", "published:"] and cramming[-2:] == ["published:", "few"]
+
+
 def test_an_incomplete_average_is_none(tmp_path):
     text = page_of(tmp_path / "mini", glue_results(leave_out="rte"), tmp_path / "report.html")
     assert "No average over tasks: the results do not cover" in text and " Averages " not in text

@@ -226,7 +226,7 @@ def averages(runs: Sequence[RunRecords]) -> Block | None:
     """Averages over tasks for each convention, or why there is none."""
     if not any(run.results for run in runs):
         return None
-    groups: dict[tuple[str, str], list[list[Inline]]] = {}
+    groups: dict[tuple[str, str], dict[bool, list[list[Inline]]]] = {}
     published: dict[tuple[str, str], list[Published]] = {}
     for number, run in enumerate(runs):
         sides: dict[tuple[str, str, str], dict[str, Average]] = {}
@@ -235,8 +235,12 @@ def averages(runs: Sequence[RunRecords]) -> Block | None:
             sides.setdefault((*group, average.model_name), {})[average.model] = average
             published[group] = others or published.get(group, [])
         for (convention, protocol, _), both in sides.items():
-            groups.setdefault((convention, protocol), []).append(_average_row(runs, number, both))
-    rows = [row for group, own in groups.items() for row in (*own, *map(_published_row, published[group]))]
+            comparable = any(average.comparable for average in both.values())
+            own = groups.setdefault((convention, protocol), {True: [], False: []})
+            own[comparable].append(_average_row(runs, number, both))
+    rows: list[list[Inline]] = []
+    for group, own in groups.items():
+        rows += [*own[True], *map(_published_row, published[group]), *own[False]]
     if not rows:
         words = (
             "No average over tasks: the results do not cover all tasks of a published convention under one protocol."
