@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_tasks
 from fake_runs import WriteRun
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json
+from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
+from daybreak.evaluation.finetuning.fingerprints import model_digest
 from daybreak.schemas.records import Record, Verified
 from daybreak.schemas.run import Manifest, Summary
 from daybreak.studies.record_writer import commit_of, describe, evidence, refuse_contradictions, refuse_unfit
@@ -83,6 +85,16 @@ def test_seeds_of_one_recipe_are_one_variant(write_run: WriteRun) -> None:
     assert found("c", recipe={"max_grad_norm": 2.0}).variant != first.variant
     told = first.results[0]
     assert (told.protocol, told.task, told.model, told.seeds) == ("quick", "which-package", "pretrained", 3)
+
+
+def test_scores_of_other_models_in_the_folder_are_not_those_of_the_run(write_run: WriteRun) -> None:
+    folder = RunFolder(write_run())
+    (folder.model / "config.json").write_text("{}")
+    own = model_digest(folder.model, random=False)
+    results = [small_tasks.result("rte", {"accuracy": [0.5 + place / 10]}, weights=weights, model_name=name)
+               for place, (weights, name) in enumerate(((own, "tiny"), ("", ""), ("other", "bert-base")))]  # fmt: skip
+    write_json(folder.results, results)
+    assert [result.mean for result in describe(folder).results] == [0.5, 0.6]
 
 
 def seen_by_the_run(folder: RunFolder, elapsed: float, load: float) -> None:

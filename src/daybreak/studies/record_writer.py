@@ -20,6 +20,7 @@ from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import fingerprint, from_dict, to_dict
 from daybreak.data.sequences.shards import Shards
+from daybreak.evaluation.finetuning.fingerprints import model_digest
 from daybreak.exporting.budget_files import bare
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe
@@ -203,7 +204,9 @@ def _identity(manifest: Manifest, train: str, heldout: str) -> DataIdentity:
 
 
 def _results(run: RunFolder) -> list[RecordedResult]:
+    """The scores of the run's own model, without those of other models that were evaluated into its folder."""
     found = read_json(run.results, list[TaskResult]) if run.results.is_file() else []
+    own = model_digest(run.model, random=False) if run.model.is_dir() else ""
     return [
         RecordedResult(
             protocol=one.protocol,
@@ -215,6 +218,7 @@ def _results(run: RunFolder) -> list[RecordedResult]:
             seeds=len(one.seeds),
         )
         for one in found
+        if not own or one.weights in ("", own)
     ]
 
 
