@@ -174,6 +174,23 @@ def test_data_elsewhere_are_remembered(finished: Path, data: Path, tmp_path: Pat
     assert open_index(run).source.data == data
 
 
+def test_an_index_of_its_own_keeps_its_data(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run has its own data inside, which --index without --data must not take instead."""
+    from daybreak.commands.prepare import prepare
+    from daybreak.data.tokenizers.tokenizer_import import Existing
+
+    text, other, own = tmp_path / "other.txt", tmp_path / "other", tmp_path / "own"
+    text.write_text("\n\n".join(f"the sailor number {number} finds the river ." for number in range(200)))
+    prepare([text], other, tokenizer=Existing(folder=str(run / "model")))
+    first = open_index(run, data=other, folder=own)
+    capsys.readouterr()
+    for rebuild in (False, True):
+        again = open_index(run, folder=own, rebuild=rebuild)
+        assert again.source.data == other and again.state.passages == first.state.passages
+    assert capsys.readouterr().out == ""
+    assert open_index(run).source.data == run / "data"
+
+
 def test_two_commands_do_not_build_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     holder = subprocess.Popen(

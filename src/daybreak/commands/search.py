@@ -28,7 +28,7 @@ class SearchOptions(RunDataOptions):
     method: Method = "hybrid"
     """hybrid, dense (vectors only) or bm25 (words only)."""
     index: Path | None = None
-    """Folder of the index. Defaults to RUN/search."""
+    """Folder of the index, which remembers its --data. Defaults to RUN/search."""
     export: Path | None = None
     """Write all passages and vectors to this Parquet file, for a vector database."""
     rebuild: bool = False

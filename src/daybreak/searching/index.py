@@ -77,16 +77,17 @@ def open_index(
     The index is built anew if the model or the data changed, or if its files have another version.
 
     Args:
-        data: the prepared data. Defaults to ``run/data``; if that is missing, to the folder of the existing index.
+        data: the prepared data. Defaults to ``run/data``. An index that was made of other data keeps them if it is in
+            ``folder``, or if ``run/data`` is missing.
         folder: the folder of the index. Defaults to ``run/search``.
         words: whether the BM25 index is needed.
         rebuild: build a new index, also if the existing one is up to date.
     """
     if words:
         require_bm25s()
-    folder = folder or RunFolder(run).search
+    own, folder = folder is not None, folder or RunFolder(run).search
     state = _saved_state(folder)
-    source = find_source(run, _data_folder(run, data, state))
+    source = find_source(run, _data_folder(run, data, state, own))
     if rebuild or not _is_ready(state, source, words):
         try:
             make_folder(folder)
@@ -127,11 +128,12 @@ def find_source(run: Path, data: Path) -> SearchSource:
     return SearchSource(model, data, shards, load_tokenizer(model), longest)
 
 
-def _data_folder(run: Path, data: Path | None, state: SearchIndex | None) -> Path:
+def _data_folder(run: Path, data: Path | None, state: SearchIndex | None, own: bool) -> Path:
+    """Return ``data``, or the prepared data of an index; ``own`` if the index has a folder of its own."""
     inside = run / "data"
     if data is not None:
         return data
-    if state and state.data_folder and not (inside / "manifest.json").is_file():
+    if state and state.data_folder and (own or not (inside / "manifest.json").is_file()):
         return Path(state.data_folder)
     return inside
 
