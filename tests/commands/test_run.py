@@ -229,6 +229,8 @@ def test_another_recipe_does_not_touch_the_data_of_a_run(
     [
         (["--corpus", "nowhere.txt"], "There is no 'nowhere.txt'"),
         (["--tasks", "none.toml"], "Cannot read the task file 'none.toml'"),
+        (["--tasks", "no_column.toml"], "has no column 'queues'"),
+        (["--tasks", "rte", "--task-dir", "GLUE", "--protocol", "transfer"], "Add mnli to --tasks"),
         (["--seeds", "0"], "0 seeds are too few"),
         (["--max-grad-norm", "0"], "--max-grad-norm and --optimizer.lr must be positive"),
         (["--track", "wand"], "There is no tracker 'wand'"),
@@ -236,12 +238,19 @@ def test_another_recipe_does_not_touch_the_data_of_a_run(
     ],
 )
 def test_a_mistake_costs_no_run_that_was_to_be_replaced(
-    wrong: list[str], said: str, finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
-) -> None:
+    wrong: list[str], said: str, finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for part in ("train", "dev"):
+        write_table(tmp_path / "GLUE" / "RTE" / f"{part}.tsv", "index\tsentence1\tsentence2\tlabel")
+    task = (EXAMPLES / "own_task.toml").read_text().replace('"own_', f'"{EXAMPLES}/own_').replace('"queue"', '"queues"')
+    (tmp_path / "no_column.toml").write_text(task)
     out = Path(shutil.copytree(finished, tmp_path / "run"))
     corpus_of = [] if "--corpus" in wrong else ["--corpus", corpus]
     assert said in refused("run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", *corpus_of, *wrong)
-    assert (out / "model" / "model.safetensors").is_file() and (out / "summary.json").is_file()
+    for kept in ("model/model.safetensors", "summary.json"):
+        assert (out / kept).read_bytes() == (finished / kept).read_bytes()
 
 
 def test_a_task_inside_the_run_is_not_deleted_with_it(

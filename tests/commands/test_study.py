@@ -217,6 +217,11 @@ def test_what_cannot_be_fine_tuned_ends_the_study_before_it_trains(tasks: list[s
     ):
         with pytest.raises(UserError, match=words):
             choose_tasks(names, None, **{"protocol": "quick", "seeds": None, **more})
+    (tmp_path / "RTE").mkdir()
+    for part in ("train", "dev"):
+        (tmp_path / "RTE" / f"{part}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n")
+    with pytest.raises(UserError, match="Add mnli to --tasks"):
+        choose_tasks(["rte"], tmp_path, "transfer", None)
     (tmp_path / "rows.csv").write_text("sentence\nx\n")
     with pytest.raises(UserError):
         choose_tasks(tasks, None, "quick", None)

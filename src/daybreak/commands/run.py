@@ -292,6 +292,19 @@ class FineTuning:
     """None for the protocol's number for each task."""
     baselines: bool = True
 
+    def check(self) -> None:
+        """Read the tasks, so that an error in them or in the protocol appears before the training."""
+        from daybreak.evaluation.model_source import find_tasks
+        from daybreak.evaluation.protocols.known_protocols import find_protocol
+        from daybreak.evaluation.tasks.kinds import load_task
+
+        protocol = find_protocol(self.protocol) if self.protocol else None
+        tasks = find_tasks(self.tasks, self.task_dir) if self.tasks else []
+        if protocol:
+            protocol.check_starts(tasks)
+        for task in tasks:
+            load_task(task)
+
     def words(self) -> str:
         """Describe the fine-tunings to come."""
         numbers = self._seeds_by_task()
@@ -414,16 +427,7 @@ def _check_arguments(recipe: Recipe, fine_tuning: FineTuning, watching: Watching
     check_trackers(watching.track)
     check_price(watching.price)
     check_seeds(fine_tuning.seeds)
-    if fine_tuning.protocol:
-        from daybreak.evaluation.protocols.known_protocols import find_protocol
-
-        find_protocol(fine_tuning.protocol)
-    if fine_tuning.tasks:
-        from daybreak.evaluation.model_source import find_tasks
-        from daybreak.evaluation.tasks.kinds import load_task
-
-        for task in find_tasks(fine_tuning.tasks, fine_tuning.task_dir):
-            load_task(task)
+    fine_tuning.check()
 
 
 def _files(texts: Sequence[str | Path]) -> list[Path]:

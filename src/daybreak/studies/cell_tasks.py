@@ -70,6 +70,7 @@ def choose_tasks(
     if seeds is not None and seeds < 1:
         raise UserError(f"{seeds} fine-tunings of each model are too few.", "Give --task-seeds of at least 1.")
     found = find_tasks(names, task_dir)
+    chosen.check_starts(found)
     for task in found:
         load_task(task)
     digests = [[task.name, task.metric, task_digest(task)] for task in found]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from daybreak.core.errors import TooLate, UserError
+from daybreak.core.errors import TooLate
 from daybreak.core.files import replace_folder
 from daybreak.core.formatting import check_price
 from daybreak.core.terminal import duration, working
@@ -295,13 +295,7 @@ def stages(evaluations: Sequence[TaskEvaluation]) -> Iterator[list[TaskEvaluatio
     second = [each for each in evaluations if each.data.task.whole in starts]
     first = [each for each in evaluations if each not in second]
     sources = {each.data.task.whole: each for each in first} | {each.data.task.name: each for each in first}
-    for each in second:
-        if (needed := starts[each.data.task.whole]) not in sources:
-            name = each.data.task.name
-            raise UserError(
-                f"Under the protocol {each.protocol.name}, {name} starts from a model that learned {needed}.",
-                f"Add {needed} to --tasks, or choose another protocol.",
-            )
+    evaluations[0].protocol.check_starts([each.data.task for each in evaluations])
     if first:
         yield first
     if second:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -119,6 +120,17 @@ class Protocol:
             for epochs in ((own.epochs,) if own.epochs else self.epochs)
             for rate in ((own.rate,) if own.rate else _fitting(self.rates, hidden_size))
         ]
+
+    def check_starts(self, tasks: Sequence[Task]) -> None:
+        """Raise UserError if a task starts from the model of a task that is not among ``tasks``."""
+        starts = dict(self.starts)
+        learned = {name for task in tasks if task.whole not in starts for name in (task.whole, task.name)}
+        for task in tasks:
+            if task.whole in starts and (needed := starts[task.whole]) not in learned:
+                raise UserError(
+                    f"Under the protocol {self.name}, {task.name} starts from a model that learned {needed}.",
+                    f"Add {needed} to --tasks, or choose another protocol.",
+                )
 
     def seeds_of(self, family: str) -> int:
         """Return the default number of fine-tunings of a task of this family."""
