@@ -325,6 +325,8 @@ def test_fresh_deletes_nothing_before_all_is_looked_at(
     parts = ["--out", run, "--budget", "40steps", "--overwrite"]
     assert "which --overwrite would delete" in refused("pretrain", *parts, "--data", data, "--init", run / "model")
     assert "heads" in refused(*same, "--data", data, "--model.heads", "3")
+    assert "too short for 20 steps" in refused(*same, "--data", data, "--budget", "19steps")
+    assert "The corpus is too small" in refused(*same, "--data", data, "--length", "9000")
     branch = ["pretrain", "--from", run, "--extend", "80steps", "--data", data, "--out", run, "--overwrite"]
     assert "which --overwrite would delete" in refused(*branch)
     assert sorted(run.rglob("*")) == before

@@ -235,6 +235,11 @@ def test_another_recipe_does_not_touch_the_data_of_a_run(
         (["--max-grad-norm", "0"], "--max-grad-norm and --optimizer.lr must be positive"),
         (["--track", "wand"], "There is no tracker 'wand'"),
         (["--price", "-1"], "is not a price"),
+        (["--budget", "19steps"], "too short for 20 steps"),
+        (["--preset", "wep"], "'wep' is not a preset"),
+        (["--document", "pages"], "'pages' is not a document rule"),
+        (["--evaluation", "nowhere.tsv"], "'nowhere.tsv' cannot be read"),
+        (["--epochs", "1", "2"], "--epochs has 2 numbers for 1 inputs"),
     ],
 )
 def test_a_mistake_costs_no_run_that_was_to_be_replaced(
@@ -251,6 +256,12 @@ def test_a_mistake_costs_no_run_that_was_to_be_replaced(
     assert said in refused("run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", *corpus_of, *wrong)
     for kept in ("model/model.safetensors", "summary.json"):
         assert (out / kept).read_bytes() == (finished / kept).read_bytes()
+
+
+def test_a_missing_general_text_is_refused_before_the_corpus_is_prepared(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"There is no 'nowhere\.txt'"):
+        run.run(small_recipe(budget="20steps"), out=tmp_path / "out", corpus=[corpus], general=["nowhere.txt"])
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_task_inside_the_run_is_not_deleted_with_it(

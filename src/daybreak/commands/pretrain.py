@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import tyro
 from tyro.conf import arg
 
@@ -42,8 +43,14 @@ from daybreak.pretraining.hardware_choices import (
     with_measurements,
 )
 from daybreak.pretraining.run_end import finish
-from daybreak.pretraining.run_start import check_folder, check_tokenizer, other_tokenizer, write_start
-from daybreak.pretraining.setup import PretrainingJob, setup_training
+from daybreak.pretraining.run_start import (
+    check_folder,
+    check_tokenizer,
+    other_tokenizer,
+    refuse_other_tokenizer,
+    write_start,
+)
+from daybreak.pretraining.setup import PretrainingJob, general_validation, heldout_validation, setup_training
 from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import Recipe, resolved, smaller_than
 from daybreak.schemas.forecast import ForecastLog
@@ -156,7 +163,7 @@ def pretrain(
         say("torchrun started this process again, so --overwrite is ignored and the run continues.")
         overwrite = False
     if overwrite:
-        meta_model(recipe, shards.manifest.vocabulary)
+        _refuse_unusable(job)
         run.delete([data, *source_folders(recipe)])
     check_folder(run, recipe, shards)
     world = worlds.start()
@@ -177,6 +184,17 @@ def pretrain(
             return _pretrain(job, world, watching, alive, created)
         finally:
             worlds.stop(world)
+
+
+def _refuse_unusable(job: PretrainingJob) -> None:
+    """Raise UserError where a new run would before its first step, as far as it needs no measurement."""
+    recipe, shards = job.recipe, job.shards
+    meta_model(recipe, shards.manifest.vocabulary)
+    calibration.refuse_few_steps(job.budget, recipe.global_batch(1) * recipe.length)
+    heldout_validation(recipe, shards, job.data, torch.device("cpu"))
+    general_validation(recipe, shards, torch.device("cpu"))
+    if recipe.origin.branch:
+        refuse_other_tokenizer(RunFolder(Path(recipe.origin.branch)), shards)
 
 
 def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:

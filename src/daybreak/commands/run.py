@@ -36,9 +36,11 @@ from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_link, working
 from daybreak.data.filters.presets import PLAIN
 from daybreak.data.pipeline.preprocessing import Preprocessing
+from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import STDIN, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
 from daybreak.pretraining.starting_points import source_folders
@@ -47,6 +49,7 @@ from daybreak.reporting.headline import opening
 from daybreak.reporting.runs import last_trace
 from daybreak.schemas.run import FillMask, Summary
 from daybreak.schemas.tasks import TaskResult
+from daybreak.training.calibration import refuse_few_steps
 from daybreak.training.monitoring.trackers import check_trackers
 
 SHOWN_EXAMPLES = 6
@@ -231,8 +234,10 @@ def run(
         baselines=baselines,
     )
     _check_arguments(recipe, fine_tuning, watching)
+    general_files = _files(general)  # a missing one appears before the corpus is prepared
     if overwrite:
-        folder.delete([*_files([*corpus, *general]), *source_folders(recipe), *fine_tuning.files()])
+        _check_preparation(corpus, recipe, preprocessing)
+        folder.delete([*_files(corpus), *general_files, *source_folders(recipe), *fine_tuning.files()])
     say("1/4  Prepare: text to tokens")
     if not corpus:
         corpus, task = _docstrings(folder)
@@ -423,11 +428,19 @@ def _check_arguments(recipe: Recipe, fine_tuning: FineTuning, watching: Watching
     """Raise UserError for an argument that cannot be used, before an older run is deleted and before the training."""
     recipe.check()
     recipe.refuse_without_origin()
+    refuse_few_steps(Budget.parse(recipe.budget), recipe.global_batch(1) * recipe.length)
     meta_model(recipe, ANY_VOCABULARY)
     check_trackers(watching.track)
     check_price(watching.price)
     check_seeds(fine_tuning.seeds)
     fine_tuning.check()
+
+
+def _check_preparation(corpus: Sequence[str | Path], recipe: Recipe, preprocessing: Preprocessing) -> None:
+    """Raise UserError where ``prepare`` would, as far as it can be known before any text is read."""
+    preprocessing.check(max(1, len(corpus)), trains=isinstance(recipe.tokenizer, TrainedTokenizer))
+    preprocessing.identity(preprocessing.all_filters())
+    choose_rule([], recipe.texts.document)
 
 
 def _files(texts: Sequence[str | Path]) -> list[Path]:
