@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ import pytest
 from daybreak import __version__, cli
 from daybreak.commands import run
 from daybreak.core.errors import Interrupted, UserError
+from daybreak.core.files import write_json
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
+from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
-from daybreak.recipe import load_recipe, recipe_names
+from daybreak.recipe import load_recipe, recipe_names, resolved
 from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 
 GOLDEN = Path(__file__).with_name("golden") / "flags.txt"
@@ -214,14 +217,17 @@ def test_underscores_in_a_flag_are_hyphens(monkeypatch: pytest.MonkeyPatch) -> N
     assert received[1] == load_recipe("base").tokenizer
 
 
-def test_a_tokenizer_of_the_recipes_own_kind_is_the_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_of_the_recipes_own_kind_is_the_recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     received: list[Any] = []
     monkeypatch.setattr("daybreak.commands.prepare.prepare", lambda *_, tokenizer, **__: received.append(tokenizer))
     recipe = ["prepare", "text", "--out", "data", "--recipe", "crammed", "--tokenizer-kind"]
     cli.dispatch([*recipe, "WordPiece"])
     cli.dispatch([*recipe, "ByteBPE"])
+    continued = replace(load_recipe("tiny"), tokenizer=Existing(folder="model"))  # it trains none
+    write_json(tmp_path / "recipe.json", resolved(continued))
+    cli.dispatch([*recipe[:4], "--recipe", str(tmp_path), "--tokenizer-kind", "ByteBPE"])
     own = load_recipe("crammed").tokenizer
-    assert received == [own, ByteBPE(vocabulary=own.vocabulary)]
+    assert received == [own, ByteBPE(vocabulary=own.vocabulary), ByteBPE()]
 
 
 def test_old_flags_of_a_recipe_are_parsed_into_its_current_fields(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,10 +151,9 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
             raise UserError(
                 f"There is no tokenizer type '{kind}'.{nearest(kind, TOKENIZERS)}", f"Use {' or '.join(TOKENIZERS)}."
             )
-        if not defaults:
-            defaults["tokenizer"] = TOKENIZERS[kind]()
-        elif not isinstance(defaults["tokenizer"], TOKENIZERS[kind]):
-            defaults["tokenizer"] = TOKENIZERS[kind](vocabulary=defaults["tokenizer"].vocabulary)
+        made, own = TOKENIZERS[kind], defaults.get("tokenizer")
+        if not isinstance(own, made):
+            defaults["tokenizer"] = made(vocabulary=own.vocabulary) if isinstance(own, TrainedTokenizer) else made()
     if model:
         from daybreak.exporting.hub import local_folder
 
