@@ -14,7 +14,7 @@ from tyro.conf import Positional
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, refuse_link_out
-from daybreak.core.formatting import check_seeds
+from daybreak.core.formatting import check_price, check_seeds
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.evaluation.finetuning.results import merge_result, read_results
@@ -148,6 +148,7 @@ def evaluate(
         source = find_model(model)
         chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
         check_seeds(seeds)
+        check_price(price)
         if backend not in BACKENDS:
             raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
         found = find_tasks(tasks, task_dir)

@@ -220,12 +220,6 @@ def test_the_forecast_tells_time_and_cost() -> None:
     assert told(0.0, 0, 1, None) == ""
 
 
-@pytest.mark.parametrize("price", [-0.5, float("nan"), float("inf")])
-def test_a_price_that_is_none(price: float) -> None:
-    with pytest.raises(UserError, match="is not a price"):
-        told(3600.0, 6, 1, price)
-
-
 def test_ray_that_is_not_installed_is_one_sentence(
     jobs: list[FinetuningJob], monkeypatch: pytest.MonkeyPatch, notes: Any
 ) -> None:

@@ -259,6 +259,17 @@ def test_a_task_whose_start_is_not_asked_for(
 
 
 @pytest.mark.usefixtures("short")
+def test_a_price_that_is_none_removes_no_fine_tuning(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    task = str(write_task(ROWS, ROWS[:9]))
+    evaluate(encoder, [task], protocol="short", out=tmp_path)
+    kept = cell_files(tmp_path)
+    for price in (-0.5, float("nan"), float("inf")):
+        with pytest.raises(UserError, match="is not a price"):
+            evaluate(encoder, [task], protocol="short", out=tmp_path, overwrite=True, price=price)
+    assert kept and cell_files(tmp_path) == kept
+
+
+@pytest.mark.usefixtures("short")
 def test_a_table_of_two_machines_tells_both(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")

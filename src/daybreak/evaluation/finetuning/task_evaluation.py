@@ -17,7 +17,6 @@ import numpy as np
 
 from daybreak.core.errors import TooLate
 from daybreak.core.files import replace_folder
-from daybreak.core.formatting import check_price
 from daybreak.core.terminal import duration, working
 from daybreak.evaluation.baselines.bag_of_words import bag_of_words
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
@@ -333,7 +332,6 @@ def forecast(planned: Sequence[TaskEvaluation], workers: int, price: float | Non
     remaining = sum(each.remaining for each in planned)
     if not remaining:
         return ""
-    check_price(price)
     seconds = waiting_seconds(sum(each.seconds for each in planned), remaining, workers)
     if within is not None and seconds > within:
         raise TooLate(
