@@ -35,7 +35,7 @@ def test_labels_are_those_of_evaluate(encoder: Path, weather: Path, tmp_path: Pa
     (result,) = evaluate(encoder, [str(weather)], protocol=protocol, out=tmp_path / "out", save=saved, **options)
     rows, targets = write_new_rows(tmp_path / "new.csv", weather)
     for together, expected in ((False, result.scores["accuracy"][0]), (True, result.combined[0])):
-        out = tmp_path / f"predictions-{together}.csv"
+        out = tmp_path / "new" / f"predictions-{together}.csv"
         found = predict(saved, rows, weather, out=out, bag_of_words=together)
         with out.open(newline="", encoding="utf-8") as file:
             read = list(csv.DictReader(file))
@@ -104,6 +104,8 @@ def test_what_does_not_fit_is_said_in_one_sentence(
     with pytest.raises(UserError, match="holds the rows and would be overwritten"):
         predict(saved, rows, weather, out=rows)
     assert rows.read_text().startswith("text0")
+    with pytest.raises(UserError, match=f"'{saved}' is a folder"):
+        predict(saved, rows, weather, out=saved)
     config = saved / "config.json"
     config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": "a"'))
     with pytest.raises(UserError, match="cannot load the"):
