@@ -38,7 +38,7 @@ from daybreak.evaluation.finetuning import task_evaluation
 from daybreak.evaluation.model_source import tasks_in
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.tasks.known_tasks import KNOWN, SCIBERT, TASK_LISTS, spelled_out
-from daybreak.recipe import FAMILY, SIZES, Procedure, load_recipe, procedure_of, recipe_names
+from daybreak.recipe import FAMILY, SIZES, Procedure, load_recipe, procedure_of, recipe_names, resolved
 from daybreak.reporting.headline import loss_sentence
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import FillMask, Summary, TraceRecord
@@ -415,6 +415,10 @@ def test_a_text_and_a_time_are_enough(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run._with_size(words) == (["runs/chosen", *words], Path("runs/chosen")) and asked == ["20m"]
     again = [*words, "--overwrite"]
     assert run._with_size(again)[0][0] == "mini"
+    (tmp_path / "small").mkdir()
+    write_json(tmp_path / "small" / "recipe.json", resolved(load_recipe("tiny")))
+    (name, *_), _ = run._with_size([*words, "--out", "small"])
+    assert load_recipe(name) == load_recipe("tiny"), "the run in the folder, not the recipe of that name"
     for mine in (
         ["tiny", *words],
         [*words, "--size", "tiny"],
@@ -554,6 +558,8 @@ def test_options_go_before_the_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path:
         ("crammed", "", None),
         ("plain", "quick", 1),
     ]
+    run.main([*command[1:], "--name", "mine"])
+    assert received[-1]["preprocessing"].preset == "crammed" and received[-1]["procedure"].protocol == "cramming"
 
 
 def test_a_folder_without_the_tasks_or_an_unknown_protocol_is_refused_before_the_text_is_read(

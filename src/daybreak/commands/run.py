@@ -99,8 +99,8 @@ def main(arguments: Sequence[str]) -> None:
     name, rest = split_recipe("run", "--corpus", arguments)
     recipe = load_chosen_recipe("run", name, rest)
     # The filters of publications are made for pages and books, not for the docstrings of packages.
-    preset = procedure_of(recipe).preset if value_of("--corpus", rest) else PLAIN
-    preprocessing = Preprocessing(preset=preset)
+    procedure = procedure_of(recipe)  # --name changes the name of the recipe, but not what it is
+    preprocessing = Preprocessing(preset=procedure.preset if value_of("--corpus", rest) else PLAIN)
     defaults = RunOptions(recipe=recipe, preprocessing=preprocessing, **to_dict(recipe.texts))
     options = parse(RunOptions, "run", rest, defaults)
     _refuse_recipe_in_corpus(options.corpus)
@@ -123,6 +123,7 @@ def main(arguments: Sequence[str]) -> None:
         deadline=Deadline.parse(options.deadline) if options.deadline else None,
         open_report=options.open,
         startup=startup,
+        procedure=procedure,
     )
 
 
@@ -138,7 +139,7 @@ def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
         return arguments, None
     out = Path(value_of("--out", arguments) or CHOSEN_FOLDER)
     if (out / "recipe.json").is_file() and "--overwrite" not in arguments:
-        return [str(out), *arguments], out
+        return [str(out) if out.parts[1:] else f"./{out}", *arguments], out  # a name alone would mean a recipe
     deadline = value_of("--deadline", arguments)
     budget = Budget.parse(f"{max(1, round(Deadline.parse(deadline).left()))}s" if deadline else time_given)
     if budget.unit != "seconds":
@@ -207,6 +208,7 @@ def run(
     deadline: Deadline | None = None,
     open_report: bool = False,
     startup: float = 0.0,
+    procedure: Procedure | None = None,
 ) -> Path:
     """Go from text to a tested encoder and its report, whose path is returned.
 
@@ -218,10 +220,11 @@ def run(
         deadline: when everything is done. Pretraining gets the time that preparation leaves, minus a reserve for the
             tasks. If time runs out, evaluation seeds are skipped, but not the export or the report.
         startup: seconds that Python and the imports took to start. They count against the budget of pretraining.
+        procedure: preset, protocol and tasks of the recipe; by default those of the shipped recipe of its name.
     """
     started = uptime()
     folder = RunFolder(out)
-    procedure = procedure_of(recipe)
+    procedure = procedure or procedure_of(recipe)
     if preprocessing is None:
         preprocessing = Preprocessing(preset=procedure.preset if corpus else PLAIN)
     if task_dir and not tasks:
