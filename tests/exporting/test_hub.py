@@ -261,6 +261,7 @@ def test_what_the_hub_refuses_is_one_sentence(hub: Hub, model: Path, monkeypatch
     with pytest.raises(UserError, match="failed") as refused:
         push_to_hub(model, "me/encoder", kind="model")
     assert "\n" not in str(refused.value) and "network" in refused.value.remedy
+    assert "another --out" in refused.value.remedy, "the export is there, and export refuses its folder"
 
 
 def test_a_model_to_continue_comes_from_the_hub_without_its_code(

@@ -210,11 +210,11 @@ def _upload(staged: Path, repository: str, kind: str, private: bool) -> str:
             repo_id=created.repo_id, folder_path=staged, repo_type=kind, commit_message=f"Upload {kind} with Daybreak"
         )
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
-        raise _push_error(error, repository) from None
+        raise _push_error(error, repository, kind) from None
     return str(created)
 
 
-def _push_error(error: Exception, repository: str) -> UserError:
+def _push_error(error: Exception, repository: str, kind: str) -> UserError:
     """The error for a failed upload."""
     from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
@@ -226,6 +226,6 @@ def _push_error(error: Exception, repository: str) -> UserError:
             f"This user may not write to '{repository}' ({reason(error)}).",
             "Log in with `hf auth login`, or set HF_TOKEN to a token with write access.",
         )
-    return UserError(
-        f"Pushing to '{repository}' failed ({reason(error)}).", "Check the network, then repeat the command."
-    )
+    # daybreak export refuses the folder of before; daybreak prepare finds its data ready.
+    again = "export again with another --out" if kind == "model" else "repeat the command"
+    return UserError(f"Pushing to '{repository}' failed ({reason(error)}).", f"Check the network, then {again}.")
