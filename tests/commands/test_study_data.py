@@ -252,6 +252,7 @@ def test_texts_have_names() -> None:
         (("a=nowhere.txt",), "The source 'a': There is no 'nowhere.txt'."),
         (("a/b=nowhere.txt",), "'a/b' is not a valid name of a source."),
         (("a=nowhere.txt", "--recipe", "tinny"), "There is no recipe 'tinny'."),
+        (("a=nowhere.txt", "--recipe", "tiny --fill-memory"), "--fill-memory is no part of a recipe"),
         (("a=nowhere.txt", "--preprocessings", "raw"), "Write raw first"),
         (("a=nowhere.txt", "--seeds", "0"), "0 seeds are too few."),
         (("a=nowhere.txt", "--threshold", "1.5"), "A threshold of 1.5 is not possible."),

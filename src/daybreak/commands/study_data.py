@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, Suppress, arg
 
-from daybreak.commands.options import DEFAULT_RECIPE, CommaSeparated, keywords, parse, value_of
+from daybreak.commands.options import DEFAULT_RECIPE, CommaSeparated, given_flags, keywords, parse, value_of
 from daybreak.commands.study import ComparisonOptions, StudyRunner, conclude, read_variant
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
@@ -44,6 +44,9 @@ from daybreak.studies.cell_runner import StudyFolder, held, slug
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
     from daybreak.studies.experiment import Variant
+
+BESIDE_THE_RECIPE = ("--fill-memory", "--price", "--track")
+"""Options of ``pretrain`` that are no part of a recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(StudyDataOptions, "study-data", arguments)
     texts = _named_texts(options.texts)
     trained = read_variant(options.recipe, Path("data"))
+    if ignored := sorted(given_flags(trained.words) & set(BESIDE_THE_RECIPE)):
+        raise UserError(f"{ignored[0]} is no part of a recipe, and study-data would ignore it.", "Leave it out.")
     code = value_of("--recipe", trained.words) or (trained.words[0] if trained.words[0].endswith(".py") else "")
     preparation = options.preparation
     if options.tokenizer_from:
