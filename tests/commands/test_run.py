@@ -224,6 +224,19 @@ def test_another_recipe_does_not_touch_the_data_of_a_run(
     assert {path: path.read_bytes() for path in (out / "data").rglob("*") if path.is_file()} == before
 
 
+def test_a_folder_that_is_refused_is_so_before_the_text_is_prepared(
+    finished: Path, corpus: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    """Preparation may take hours."""
+    out, mine = Path(shutil.copytree(finished, tmp_path / "run")), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("mine")
+    command = ["run", "tiny", "--corpus", corpus, "--budget", "40steps", *shape]
+    assert "'seed' differs" in refused(*command, "--seed", "9", "--out", out)
+    assert "holds other files" in refused(*command, "--out", mine)
+    assert not (out / "data").exists() and [path.name for path in mine.iterdir()] == ["thesis.tex"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

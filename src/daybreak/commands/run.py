@@ -43,6 +43,7 @@ from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
+from daybreak.pretraining.run_start import check_recipe
 from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import FAMILY, Procedure, Recipe, Texts, procedure_of, recipe_names
 from daybreak.reporting.headline import opening
@@ -241,11 +242,16 @@ def run(
     if overwrite:
         _check_preparation(corpus, recipe, preprocessing)
         folder.delete([*_files(corpus), *general_files, *source_folders(recipe), *fine_tuning.files()])
+    data = out / "data"
+    if general:
+        recipe = replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
+    if not (data / "manifest.json").is_file():  # else the preparation takes no time
+        kept = deadline is not None and folder.recipe.exists()
+        check_recipe(folder, replace(recipe, budget=read_recipe_file(folder.recipe)["budget"]) if kept else recipe)
     say("1/4  Prepare: text to tokens")
     if not corpus:
         corpus, task = _docstrings(folder)
         fine_tuning = replace(fine_tuning, tasks=(task, *fine_tuning.tasks))
-    data = out / "data"
     prepare.prepare(
         corpus,
         data,
@@ -258,7 +264,6 @@ def run(
     if general:
         tokenizer = Existing(folder=str(data / "tokenizer"))
         prepare.prepare(general, out / "general", tokenizer=tokenizer, text_field=text_field, workers=workers)
-        recipe = replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
     if fine_tuning.tasks and fine_tuning.protocol and not folder.summary.exists():
         fine_tuning.forecast(recipe, data)
     if deadline:

@@ -21,11 +21,18 @@ from daybreak.training.hardware import probe
 
 def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
     """Raise UserError if the run folder belongs to another recipe, another budget or other data."""
+    check_recipe(run, recipe)
+    if run.recipe.exists():
+        refuse_other_data(run, shards)
+    elif recipe.origin.branch:
+        refuse_other_tokenizer(RunFolder(Path(recipe.origin.branch)), shards)
+
+
+def check_recipe(run: RunFolder, recipe: Recipe) -> None:
+    """Raise UserError if the folder is none of a run, or belongs to another recipe or another budget."""
     if not run.recipe.exists():
         if run.strange() or _has_steps(run):
             raise UserError(f"'{run.path}' holds other files and is not a run folder.", "Choose another --out.")
-        if recipe.origin.branch:
-            refuse_other_tokenizer(RunFolder(Path(recipe.origin.branch)), shards)
         return
     different = first_difference(load_recipe(run.recipe), recipe)
     if different == "budget":
@@ -40,7 +47,6 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
             "Choose another --out, start again with --overwrite, or resume the run with its own recipe: "
             f"daybreak pretrain {run.path} --data DATA --out {run.path}.",
         )
-    refuse_other_data(run, shards)
 
 
 def _has_steps(run: RunFolder) -> bool:
