@@ -203,6 +203,8 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
                 "--from continues a run with its own recipe and needs --extend.",
                 "Write daybreak pretrain --from RUN --extend 8h --data DATA --out RUN2.",
             )
+        if "--budget" in given:
+            raise UserError("--extend and --budget both set the length of the run.", "Give --extend alone.")
         return extended(Path(branch), budget)
     recipe = load_recipe(name or DEFAULT_RECIPE, size=value_of("--size", arguments), faithful="--faithful" in arguments)
     _refuse_class(recipe, given)
