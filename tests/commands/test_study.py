@@ -290,9 +290,10 @@ def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
 ) -> None:  # fmt: skip
     place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
     ran = fake_cells(place, monkeypatch, {})
-    study(seeds=3, **asked_of(data, place.out))
+    study(seeds=3, **asked_of(data, place.out), question="How many sequences?")
     assert len(ran) == 6 and not judged
     found = study(seeds=3, **asked_of(data, place.out), tasks=tasks, task_seeds=1)
+    assert found.question == "How many sequences?"
     assert len(ran) == 6 and sorted(judged) == sorted(ran)
     assert read_json(place.out / "study.json", Study) == found and found.finished
     assert found.tasks and found.tasks.tasks == ["light", "dark"]

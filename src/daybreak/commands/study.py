@@ -155,6 +155,7 @@ def study(
             earlier = read_json(out / STUDY_FILE, Study)
             refuse_others(out, earlier.settings, found.settings)
             _refuse_other_data(out, earlier, found)
+            found = replace(found, question=question or earlier.question)
         place = StudyFolder(out=out, budget=budget, threads=settings.threads)
         cells = cells_of(variants, place, seeds, lambda _: data)
         runner = StudyRunner(file=STUDY_FILE, place=place, lock=lock, with_cells=with_cells, text=study_text)
