@@ -140,14 +140,14 @@ def _published(anchor: Anchor) -> Published:
 
 @dataclass(frozen=True)
 class _Side:
-    """One side of a comparison: a result, the displayed name of its model, and the cells of its folder."""
+    """One side of a comparison: a result, the displayed name of its model, and the fine-tunings of its folder."""
 
     result: TaskResult
     name: str
     files: _CellFiles
 
     def cells(self) -> list[FinetuningRun]:
-        """Return the cells of the result: those with its chosen settings and scores."""
+        """Return the fine-tunings of the result: those with its chosen settings and scores."""
         result = self.result
         scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))
         chosen = result.settings.get("epochs"), result.settings.get("learning_rate")
@@ -166,7 +166,7 @@ class _Side:
 
 
 class _CellFiles(defaultdict[tuple[str, ...], list[Path]]):
-    """The cell files of a run folder by protocol, task, name of the model and kind of the model."""
+    """The files of a run folder's fine-tunings by protocol, task, name of the model and kind of the model."""
 
     def __init__(self, run: Path):
         super().__init__(list)
