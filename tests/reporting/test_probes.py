@@ -44,10 +44,7 @@ def test_the_figures_hold_the_records(runs):
 def test_the_section_says_what_was_measured(runs):
     text = words(layers(runs[:1]))
     assert "Probes" in text and "without fine-tuning" in text
-    assert (
-        "sst2 linear probe; 2,000 training examples, 872 evaluation examples accuracy 50.0 55.0 70.0 70.0 layer 3"
-        in text
-    )
+    assert "sst2 linear probe; 2,000 training rows, 872 evaluation rows accuracy 50.0 55.0 70.0 70.0 layer 3" in text
     assert "stsb cosine without training; 1,500 pairs spearman - 40.0 32.0 40.0 layer 0" in text
     assert "19.5 % in sequences of 128 tokens, 17.5 % in sequences of 256 tokens (2 times the trained length)" in text
     assert "always predicting the most frequent token gives 5.0 %" in text

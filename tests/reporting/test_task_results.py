@@ -53,7 +53,7 @@ def test_a_result_says_how_it_was_made(write_results, tmp_path):
     result = json.loads(RunFolder(run).results.read_text())[0]
     text = re.sub(r"<[^>]+>", "|", html.unescape(report([run], tmp_path / "report.html").read_text()))
     for said in (
-        "quick; 2,000 training examples, 400 evaluation examples",
+        "quick; 2,000 training rows, 400 evaluation rows",
         "after the last epoch",
         f"{score(result['mean'])} ± {score(result['spread'])}",
         f"median {score(sorted(result['scores']['accuracy'])[1])}",

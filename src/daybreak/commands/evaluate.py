@@ -53,7 +53,7 @@ class EvaluateOptions(TaskDirOptions):
     rate: float | None = None
     """Peak learning rate instead of the protocol's."""
     rows: int | None = None
-    """Training examples instead of the protocol's number; 0 for all."""
+    """Training rows instead of the protocol's number; 0 for all."""
     frozen: bool = False
     """Train only the head and freeze the encoder."""
     seeds: int | None = None
@@ -76,7 +76,7 @@ class EvaluateOptions(TaskDirOptions):
     overwrite: bool = False
     """Repeat all fine-tunings, including finished ones."""
     baselines: bool = True
-    """Also fit the bag-of-words baseline on the same training examples."""
+    """Also fit the bag-of-words baseline on the same training rows."""
 
 
 def main(arguments: Sequence[str]) -> None:

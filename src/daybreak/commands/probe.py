@@ -46,7 +46,7 @@ class ProbeOptions(TaskDirOptions):
     """Held-out text, or one folder of prepared data. Search is measured in each text alone. Defaults to the run's own
     data."""
     rows: int = 2000
-    """Largest number of training examples per task."""
+    """Largest number of training rows per task."""
     out: Path | None = None
     """Folder for probes.json. Defaults to the model's folder."""
 

@@ -356,7 +356,7 @@ class FineTuning:
     def forecast(self, recipe: Recipe, data: Path) -> None:
         """Print before pretraining how long the evaluation takes, timed with random weights of the recipe's model.
 
-        The protocols of publications fine-tune on all examples, which may take longer than pretraining.
+        The protocols of publications fine-tune on all training rows, which may take longer than pretraining.
         """
         manifest = open_shards(data).manifest
         with tempfile.TemporaryDirectory() as folder, working("Timing the evaluation") as work:

@@ -39,7 +39,7 @@ def render_page(
 
     Args:
         runs: with unique labels.
-        comparisons: of tasks on which both sides were fine-tuned with the same examples.
+        comparisons: of tasks on which both sides were fine-tuned on the same rows.
         unpaired: why other tasks that both sides have are not compared, a sentence each.
         form: html, one self-contained file, or md.
         published: models with GLUE and compute, to compare the runs with.

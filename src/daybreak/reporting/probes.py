@@ -200,7 +200,7 @@ def _table(runs: Sequence[RunRecords]) -> Block:
     rows = []
     for number, probes in probed(runs):
         for probe in probes.layer_probes:
-            size = f"linear probe; {probe.train_rows:,} training examples, {probe.dev_rows:,} evaluation examples"
+            size = f"linear probe; {probe.train_rows:,} training rows, {probe.dev_rows:,} evaluation rows"
             scores = {each.layer: each.score for each in probe.layers}
             metric, constant = metric_name(probe.metric), score(probe.constant)
             rows.append(_table_row(runs, number, probe.task, size, metric, constant, scores))

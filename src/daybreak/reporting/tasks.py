@@ -90,7 +90,7 @@ def tasks(runs: Sequence[RunRecords]) -> Block:
         records_table([_score_row(runs, row) for row in rows], words=3),
         fold("All metrics and settings", _all_metrics(runs, rows)),
         caption="Mean and standard deviation over seeds, times 100, with the score of each seed and the median below. "
-        "Bag of words: a linear model on word and character counts, fitted on the same training examples (for tags the "
+        "Bag of words: a linear model on word and character counts, fitted on the same training rows (for tags the "
         "most frequent tag of each word; none for question answering). Without pretraining: the same network, "
         "fine-tuned from random weights. Both averaged: the mean of the predictions of the pretrained encoder "
         "and of the bag of words, which shows what the encoder adds.",
@@ -147,7 +147,7 @@ def _lane(runs: Sequence[RunRecords], row: _Row, result: TaskResult, y: float) -
 def _score_row(runs: Sequence[RunRecords], row: _Row) -> dict[str, Inline | None]:
     pair, result = row.pair, row.pair.either
     model = f"{row.model}; " if row.model else ""
-    size = f"{result.train_rows:,} training examples, {result.reported_rows:,} evaluation examples"
+    size = f"{result.train_rows:,} training rows, {result.reported_rows:,} evaluation rows"
     selection = [small(text) for text in _selections(pair)]
     combined = pair.pretrained.combined if pair.pretrained else None
     return {
@@ -342,7 +342,7 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Bloc
         "Effect of pretraining" if sides == {("untrained", "pretrained")} else "Paired comparison",
         *blocks,
         *(note(words, "quiet") for words in unpaired),
-        caption="Paired bootstrap in points of 100: both models answered the same examples, and the difference is "
+        caption="Paired bootstrap in points of 100: both models answered the same rows, and the difference is "
         "computed on many resamples of examples and seeds, the same for both. The interval holds the middle 95 % of "
         f"the differences; the last column is the fraction of resamples in which B was ahead.{seeds}",
     )

@@ -32,9 +32,9 @@ class LayerProbe:
     """classification (logistic regression) or regression (ridge)."""
     metric: str
     constant: float
-    """The same metric for the best constant answer on the training examples."""
+    """The same metric for the best constant answer on the training rows."""
     train_rows: int
-    """Training examples of the linear models."""
+    """Training rows of the linear models."""
     dev_rows: int
     layers: list[LayerScore]
     """In order, from 0."""

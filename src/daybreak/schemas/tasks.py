@@ -106,10 +106,10 @@ class TaskResult:
     baseline: float
     """Headline metric of a constant answer: the most frequent label (the positive one for f1), or the training mean."""
     bag_of_words: dict[str, float] = field(default_factory=dict)
-    """Metrics of the bag-of-words baseline on the same training examples, by name as in ``scores``; empty if the kind
+    """Metrics of the bag-of-words baseline on the same training rows, by name as in ``scores``; empty if the kind
     of task has none, with ``--no-baselines``, and in results of earlier versions."""
     bag_of_words_rows: int = 0
-    """Training examples of that baseline: fewer than ``train_rows`` if the training text is very long; 0 without it."""
+    """Training rows of that baseline: fewer than ``train_rows`` if the training text is very long; 0 without it."""
     combined: list[float] = field(default_factory=list)
     """Headline metric of the mean of the encoder's and the bag of words' predictions, one value per seed: what the
     encoder adds. Empty without a bag of words, for other tasks than classification and regression, and in results of
