@@ -143,7 +143,7 @@ def test_a_night_with_troubles(write_run):
     age(folder.stacks / "rank-1.txt", 90)
     said = lines(status(folder.path))
     assert said["changes"] == (
-        "2 steps dropped; 1 earlier change; at step 600 b; at step 1,200 resumed on 2 processes; "
+        "2 steps skipped; 1 earlier change; at step 600 b; at step 1,200 resumed on 2 processes; "
         "at step 1,800 out of memory: 16 rows at a time"
     )
     assert said["machine"].startswith("processor 25%, load 2.0, memory 3.0 GiB, 5.0 GiB free; disk 50.0 GiB free; ")

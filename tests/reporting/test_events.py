@@ -1,4 +1,4 @@
-"""What the files tell of a run's way: kills, dropped steps, changes of course."""
+"""What the files tell of a run's way: kills, skipped steps, changes of course."""
 
 from __future__ import annotations
 
@@ -171,6 +171,6 @@ def test_each_event_is_a_row_and_a_line_in_the_loss_figure(write_run):
 def test_a_bad_night_has_all_its_rows(many):
     steps = [at_step(step, float(step), step) for step in range(1, many + 1)]
     run = RunRecords(path=Path("run"), label="run", recipe={"name": "run"}, steps=steps)
-    assert words(course([run])).count("1 step dropped") == many
+    assert words(course([run])).count("1 step skipped") == many
     assert ("<details>" in html_of(course([run]))) == (many > 25)
     assert len(training.losses([run], "time")["layout"]["shapes"]) <= training.EVENTS_MARKED

@@ -117,7 +117,7 @@ def _heldout(found: RunRecords) -> str:
 
 
 def _changes(found: RunRecords) -> str:
-    """Describe deviations from the plan: dropped steps, and the latest changes of settings during the run."""
+    """Describe deviations from the plan: skipped steps, and the latest changes of settings during the run."""
     changes = [f"at step {change.step:,} {change.why}" for change in found.changes]
     earlier = len(changes) - CHANGES_SHOWN
     dropped = [dropped_words(found.dropped)] if found.dropped else []

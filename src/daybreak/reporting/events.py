@@ -35,7 +35,7 @@ def events(run: RunRecords) -> list[Event]:
 
 
 def dropped_words(number: int) -> str:
-    return "1 step dropped" if number == 1 else f"{number:,} steps dropped"
+    return "1 step skipped" if number == 1 else f"{number:,} steps skipped"
 
 
 def _changed(run: RunRecords) -> Iterator[Event]:

@@ -328,7 +328,7 @@ def course(runs: Sequence[RunRecords]) -> Block | None:
     if not blocks:
         return None
     caption = (
-        "In order of time. Step and elapsed time come from the next line of metrics.jsonl. A dropped step leaves the "
+        "In order of time. Step and elapsed time come from the next line of metrics.jsonl. A skipped step leaves the "
         "weights unchanged. Lost work was charged to the budget."
     )
     return section("Events during training", *blocks, caption=caption)

@@ -392,7 +392,7 @@ class Summary:
     forgetting: Forgetting | None = None
     """None for a run from random weights."""
     dropped: int = 0
-    """Dropped steps, see ``StepRecord.dropped``."""
+    """Skipped steps, see ``StepRecord.dropped``."""
     changes: list[Change] = field(default_factory=list)
     """See ``Decisions.changes``."""
     machine: MachineUse | None = None

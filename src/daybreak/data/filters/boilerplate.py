@@ -1,4 +1,4 @@
-"""Filter documents that are mostly the licence or transcriber's notes of a digitised book."""
+"""Filter documents that are mostly the licence or transcriber's notes of a digitized book."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def boilerplate_fraction(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class BookLicence(DocumentFilter):
-    """Drops documents that are mostly the licence of Project Gutenberg or similar, by English phrases.
+    """Removes documents that are mostly the licence of Project Gutenberg or similar, by English phrases.
 
     A book that ends with such a licence is kept with it, because filters do not edit documents. With ``--document
     blank-line`` the paragraphs of the licence are documents of their own.

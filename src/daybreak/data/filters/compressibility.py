@@ -1,4 +1,4 @@
-"""Cramming's filter: drop text that a tokenizer cannot compress (Geiping and Goldstein 2022, section 4.4)."""
+"""Cramming's filter: remove text that a tokenizer cannot compress (Geiping and Goldstein 2022, section 4.4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from daybreak.data.tokenizers.tokenizer import load_tokenizer
 SELF = "self"
 FILTER_VOCABULARY = 32_768
 """Smallest vocabulary of a tokenizer that is trained for the filter: the paper's. A smaller one needs more tokens for
-the same text: with 8,192 the threshold drops 29 % of 1,500 Wikipedia articles, with 32,768 below 1 %."""
+the same text: with 8,192 the threshold removes 29 % of 1,500 Wikipedia articles, with 32,768 below 1 %."""
 REASON = "too many tokens for its characters"
 
 

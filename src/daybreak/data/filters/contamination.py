@@ -259,7 +259,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationText(Filter):
-    """Reports the documents that contain evaluation text; the first pass drops them if it is told to.
+    """Reports the documents that contain evaluation text; the first pass removes them on request.
 
     Memory: 16 bytes per run of 13 words of the evaluation texts, and their distinct words.
     """

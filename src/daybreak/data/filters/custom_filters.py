@@ -73,7 +73,7 @@ class CustomFilter(DocumentFilter):
         if not callable(found):
             raise UserError(
                 f"'{self.file}' cannot be used: {own.name}.open does not return a function.",
-                "Return a function that takes a text and returns a reason to drop it, or None.",
+                "Return a function that takes a text and returns a reason to remove it, or None.",
             )
         return _checked(found, own.name, self.file)
 

@@ -1,4 +1,4 @@
-"""Drop exact duplicates and assign documents to splits, on disk, so that memory does not grow with the corpus.
+"""Remove exact duplicates and assign documents to splits, on disk, so that memory does not grow with the corpus.
 
 After the first pass, (hash, number) of each document is stored in a bucket chosen by the first byte of the hash. Equal
 texts are in the same bucket. Memory: one bucket, 16 bytes x documents / 256.
@@ -43,7 +43,7 @@ class SplitAssignments:
 
 
 class Ledger:
-    """Collects document keys in the first pass, then drops exact duplicates and holds out about 1 in 50 documents.
+    """Collects document keys in the first pass, then removes exact duplicates and holds out about 1 in 50 documents.
 
     Of more than 1.6 billion characters, fewer documents are held out: about HELDOUT_CHARACTERS in total.
 
@@ -66,7 +66,7 @@ class Ledger:
         Args:
             keys: uint64[documents], see ``document_key``.
             characters: their lengths.
-            stays: bool[documents]: False for documents that are already dropped.
+            stays: bool[documents]: False for documents that are already removed.
         """
         numbers = np.arange(self.documents, self.documents + len(keys), dtype=np.uint64)[stays]
         self.documents += len(keys)

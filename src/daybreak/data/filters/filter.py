@@ -16,7 +16,7 @@ from daybreak.core.extras import install_hint
 from daybreak.core.serialization import Component
 
 FilterFunction = Callable[[str], str | None]
-"""Takes the clean text of a document. Returns the reason to drop it, a short constant phrase, or None to keep it."""
+"""Takes the clean text of a document. Returns the reason to remove it, a short constant phrase, or None to keep it."""
 Judge = FilterFunction
 """The earlier name of ``FilterFunction``, kept for one version so that filter files of users still import."""
 

@@ -1,4 +1,4 @@
-"""Drop near duplicates by MinHash, with the stages of datatrove (extra ``corpus``) and the settings of FineWeb.
+"""Remove near duplicates by MinHash, with the stages of datatrove (extra ``corpus``) and the settings of FineWeb.
 
 A document is represented by the set of its word 5-grams, in lower case and without punctuation and digits. 14 buckets
 of 8 hashes match two documents that share 80 % of their 5-grams with a probability of 92 % (Penedo et al. 2024,
@@ -10,7 +10,7 @@ There are three stages. Each can be repeated after a kill and skips finished wor
     FOLDER/signatures/bucket_000/00007.minhash.sig   ``write_signatures``, once per part of the text
     FOLDER/numbers/00007.npy                         the numbers of the documents of the part, written last
     FOLDER/pairs/00000_00.dups                       ``match_bucket``, once per bucket
-    the numbers of the documents to drop             ``near_duplicates``
+    the numbers of the documents to remove           ``near_duplicates``
 
 Disk: 0.96 GB per million documents. Memory: ``write_signatures`` needs 200 bytes per document of the part and 12 MB for
 the current document (300 MB if it has 4 million characters); ``match_bucket`` 300 MB, and more only if a single part
@@ -49,7 +49,7 @@ _BUFFERED = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class NearDuplicates(Filter):
-    """Drops all but the first of the documents that are nearly the same; a filter of the corpus as a whole.
+    """Removes all but the first of the documents that are nearly the same; a filter of the corpus as a whole.
 
     Memory: 300 MB, and 400 MB per million documents that have a near duplicate; 1 GB of disk per million documents.
     """
@@ -164,7 +164,7 @@ def match_bucket(folder: Path, bucket: int) -> None:
 
 
 def near_duplicates(folder: Path) -> np.ndarray:
-    """Return the numbers of the documents to drop, as ascending uint64: all but the smallest of each cluster.
+    """Return the numbers of the documents to remove, as ascending uint64: all but the smallest of each cluster.
 
     First matches the buckets that are not matched yet.
 

@@ -9,10 +9,10 @@
 | crammed | what the Cramming paper did          | one, to train a tokenizer on   | a tokenizer                       |
 |         |                                      | the text before it is filtered |                                   |
 
-Exact duplicates are dropped in every preset; this is not a filter.
+Exact duplicates are removed in every preset; this is not a filter.
 
-``daybreak prepare`` recognizes a data folder by the name of its preset. A combination that drops other documents needs
-a new name: under the old name, a folder made earlier would be taken for its result.
+``daybreak prepare`` recognizes a data folder by the name of its preset. A combination that removes other documents
+needs a new name: under the old name, a folder made earlier would be taken for its result.
 """
 
 from __future__ import annotations

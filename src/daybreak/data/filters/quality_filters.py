@@ -2,7 +2,7 @@
 
 Their thresholds were chosen for English web pages. Words are separated by whitespace, as in the papers. datatrove uses
 spaCy, which counts punctuation marks as words: they have no letters, and Gopher requires a fraction of words with
-letters. The reasons to drop a document are the names that datatrove gives them. Of a document longer than
+letters. The reasons to remove a document are the names that datatrove gives them. Of a document longer than
 ``LONGEST_FILTERED``, only the beginning is examined.
 """
 
@@ -92,9 +92,9 @@ class GopherRepetition(QualityFilter):
 
 @dataclass(frozen=True, kw_only=True)
 class C4Quality(QualityFilter):
-    """C4's rules that drop a page (Raffel et al. 2020, section 2.2): braces, lorem ipsum, too few sentences.
+    """C4's rules that remove a page (Raffel et al. 2020, section 2.2): braces, lorem ipsum, too few sentences.
 
-    C4 also removes single lines of the pages that it keeps; this filter keeps or drops whole documents. Lines that C4
+    C4 also removes single lines of the pages that it keeps; this filter keeps or removes whole documents. Lines that C4
     would remove do not count as sentences.
     """
 

@@ -53,18 +53,18 @@ class FirstPassJob:
     context: Context = field(default_factory=Context)
     evaluation: EvaluationTexts | None = None
     remove: bool = False
-    """Drop documents that contain evaluation text."""
+    """Remove documents that contain evaluation text."""
     near: Path | None = None
     """Folder for the signatures of kept documents, for ``near_duplicates``."""
     show_text: bool = False
-    """Store examples of dropped documents."""
+    """Store examples of removed documents."""
     keep: int = 0
     """Bytes of text that each part may store for the second pass."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a document was dropped and by which filter; evaluation text counts as one after the last document filter."""
+    """Why a document was removed and by which filter; evaluation text counts as one after the last document filter."""
 
     step: int
     why: str
@@ -124,7 +124,7 @@ def _read(job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int)
     examples: list[Example] = []
 
     def why_not(text: str) -> Reason | None:
-        """Return the first filter that drops ``text``, with its reason, or None."""
+        """Return the first filter that removes ``text``, with its reason, or None."""
         for step, evaluate in enumerate(filters):
             if (why := evaluate(text)) is not None:
                 return Reason(step, why)
@@ -228,7 +228,7 @@ class FirstPass:
     evaluation_items: tuple[int, ...]
     """Number of items of each evaluation text that are long enough to search for."""
     near: np.ndarray | None
-    """Ascending numbers of documents dropped as near duplicates; None if they were not searched for."""
+    """Ascending numbers of documents removed as near duplicates; None if they were not searched for."""
 
     @property
     def letters(self) -> Counter[str]:
@@ -268,7 +268,7 @@ def decide(
 
     Args:
         least: minimum number of held-out documents.
-        signatures: folder of the signatures of all parts, to drop near duplicates.
+        signatures: folder of the signatures of all parts, to remove near duplicates.
         evaluation_items: see ``FirstPass``.
     """
     folders = tuple(part_folder(folder, number) for number in range(parts))
@@ -293,7 +293,7 @@ def decide(
     if not ledger.kept:
         if ledger.documents:
             raise UserError(
-                f"The filters dropped all {ledger.documents:,} documents.", "Choose another --preset or text."
+                f"The filters removed all {ledger.documents:,} documents.", "Choose another --preset or text."
             )
         raise UserError("The corpus is empty: no document holds any text.", "Give files with text in them.")
     splits = ledger.decide()

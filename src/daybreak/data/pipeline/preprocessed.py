@@ -234,7 +234,7 @@ def held_keys(found: FirstPass) -> np.ndarray:
 
 
 def unprocessed(found: FirstPass, held: np.ndarray) -> np.ndarray:
-    """Return uint8[documents]: duplicates of training text are kept, duplicates of held-out text are dropped.
+    """Return uint8[documents]: duplicates of training text are kept, duplicates of held-out text are removed.
 
     Args:
         held: the keys of the held-out texts of all sources.

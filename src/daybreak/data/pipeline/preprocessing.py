@@ -33,7 +33,7 @@ class Preprocessing:
     evaluation: tuple[str, ...] = ()
     """Files of evaluation texts to search for in the corpus."""
     remove_evaluation: bool = False
-    """Drop documents that contain evaluation text."""
+    """Remove documents that contain evaluation text."""
     language_model: str = ""
     """File of a fastText model that identifies the language of a document."""
     languages: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Preprocessing:
     advise: bool = False
     """Recommend a vocabulary size; trains a second tokenizer on a few megabytes."""
     show_text: bool = False
-    """Store examples of dropped documents in corpus.json."""
+    """Store examples of removed documents in corpus.json."""
 
     def check(self, inputs: int, *, trains: bool) -> None:
         """Check settings that depend on each other, on the number of inputs, or on whether a tokenizer is trained."""
