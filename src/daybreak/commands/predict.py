@@ -51,7 +51,7 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Predict the label or the number of each row, and write the predictions as a table.
 
-    The mean of both predictions is what results call *averaged with the bag of words*.
+    The mean of both predictions is what results call *both averaged*.
 
     The keywords are the options of ``daybreak predict``.
 
