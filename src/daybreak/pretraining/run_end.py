@@ -187,7 +187,7 @@ def warn_of_communication(summary: Summary, world: World) -> None:
     fraction = summary.time_by_category["communicate"] / max(stepping, 1e-9)
     if world.size > 1:
         say(
-            f"{summary.steps_per_second:.2f} optimizer steps and {summary.rows_per_second:.1f} samples a second on "
+            f"{summary.steps_per_second:.2f} optimizer steps and {summary.rows_per_second:.1f} sequences a second on "
             f"{world.size} devices; {fraction:.0%} of the time is communication."
         )
     if fraction > (world.size - 1) / world.size > 0:

@@ -343,7 +343,7 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Bloc
         *blocks,
         *(note(words, "quiet") for words in unpaired),
         caption="Paired bootstrap in points of 100: both models answered the same rows, and the difference is "
-        "computed on many resamples of examples and seeds, the same for both. The interval holds the middle 95 % of "
+        "computed on many resamples of rows and seeds, the same for both. The interval holds the middle 95 % of "
         f"the differences; the last column is the fraction of resamples in which B was ahead.{seeds}",
     )
 
