@@ -157,7 +157,7 @@ def test_a_continued_model_says_from_what_and_at_what_price(run):
 def test_every_result_says_how_it_was_selected(run):
     text = card(run)
     assert "Protocol `quick`. Selection: last epoch." in text
-    assert f"median {score(run.results[0].median)} (seed 0: " in text and "1,000 dev examples" in text
+    assert f"median {score(run.results[0].median)} (seed 0: " in text and "1,000 dev rows" in text
     chosen = dataclasses.replace(run.results[0], selection="3 epochs | best on dev")
     text = card(run, results=[chosen, *run.results[1:]])
     assert "Selection on which-package: 3 epochs \\| best on dev." in text

@@ -183,8 +183,8 @@ def test_two_runs_are_compared_task_by_task(write_run, write_results, tmp_path, 
     told = capsys.readouterr().out
     assert "rte (quick), b (B) against a (A): B is better. accuracy " in told
     assert "sst2 (quick), b (B) against a (A): no difference shown. accuracy " in told
-    assert "B ahead in 100.0 % of resamples, 3 seeds, 400 examples" in told and told.count("resamples") == 2
-    assert "Paired comparison" in text and "B is better 3 seeds, 400 examples" in text
+    assert "B ahead in 100.0 % of resamples, 3 seeds, 400 rows" in told and told.count("resamples") == 2
+    assert "Paired comparison" in text and "B is better 3 seeds, 400 rows" in text
     assert "mrpc" not in text[text.index("Paired comparison") : text.index("Fill-mask examples")]
 
 

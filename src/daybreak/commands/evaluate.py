@@ -362,8 +362,8 @@ def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
         f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag-of-words baseline",
         result.bag_of_words_part,
         f"both averaged {statistics.fmean(result.combined):.3f}" if result.combined else "",
-        f"{result.train_rows:,} train and {result.reported_rows:,} {result.reported} examples",
-        f"{data.skipped} examples skipped" if data.skipped else "",
+        f"{result.train_rows:,} train and {result.reported_rows:,} {result.reported} rows",
+        f"{data.skipped} rows skipped" if data.skipped else "",
         result.selection if result.settings_tried else "",
         duration(result.seconds) if new else f"all fine-tunings were finished ({duration(result.seconds)})",
     ]

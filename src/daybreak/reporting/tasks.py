@@ -369,7 +369,7 @@ def _interval(found: Comparison) -> str:
 
 
 def _basis(found: Comparison) -> str:
-    return f"{many(len(found.seeds), 'seed')}, {found.rows:,} examples"
+    return f"{many(len(found.seeds), 'seed')}, {found.rows:,} rows"
 
 
 def _intervals(comparisons: Sequence[Comparison]) -> Figure:

@@ -216,7 +216,7 @@ class Comparison:
     spread: float
     """Standard deviation over the seeds (n - 1), the larger of the two models; 0 for a single seed."""
     low: float
-    """Lower end of the 95 % interval of b - a, by paired resampling of examples and seeds."""
+    """Lower end of the 95 % interval of b - a, by paired resampling of rows and seeds."""
     high: float
     better: float
     """Fraction of the resamples in which b is above a, ties counted half."""
