@@ -334,7 +334,7 @@ class ShippedRecipe:
     deviations: dict[str, str]
     """Deviations from the original and their reasons, by dotted field or in words."""
     build: Callable[[str, bool], Recipe] | None
-    """(size, faithful) -> the recipe; None for Daybreak's own family, which has one recipe for each size."""
+    """(size, faithful) -> the recipe; None for the flagship, which has one recipe for each size."""
     procedure: Procedure = Procedure()
 
 
@@ -367,7 +367,7 @@ def procedure_of(recipe: Recipe) -> Procedure:
 
 
 def of_a_paper(recipe: Recipe) -> bool:
-    """Whether ``recipe`` is a shipped one of another system, not of Daybreak's own family or a file."""
+    """Whether ``recipe`` is a shipped one of another system, not the flagship or a file."""
     return recipe.name in recipe_names() and not recipe.name.startswith(FAMILY)
 
 

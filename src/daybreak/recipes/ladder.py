@@ -1,4 +1,4 @@
-"""The ablation ladder behind the second Cramming paper, one table: ``ladder-01`` to ``ladder-13``.
+"""The ladder: the ablation runs of Cramming in one table, ``ladder-01`` to ``ladder-13``.
 
 Paper: Geiping and Goldstein 2022 (arXiv 2212.14034); the runs are those of the scripts in JonasGeiping/cramming. Run 5
 needs the SCRIPT objective, which Daybreak does not have.
