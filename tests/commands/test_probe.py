@@ -64,7 +64,7 @@ def test_a_run_with_its_data_is_probed_in_every_way(
     assert words.tokens == len(open_shards(data).heldout)
     assert words.lengths[0].length == words.trained_length
     said = capsys.readouterr().out
-    for line in ("word: accuracy by layer", "same, zero-shot: spearman of cosines", "Masked words (", "Probes: "):
+    for line in ("word: accuracy by layer", "same, zero-shot: spearman of cosines", "Masked tokens (", "Probes: "):
         assert line in said
     again = probe(run, tasks=tasks, rows=50)
     assert (again.layer_probes, again.similarity, again.masked_words) == (

@@ -38,7 +38,7 @@ def test_the_command_prints_what_the_function_returns(run: Path, capsys: pytest.
     assert [line.strip() for line in lines[::2]] == heads
     assert daybreak.search(run, "the old sailor", top=3, method="bm25") != found
     command("search", run, "xylophone", "--method", "bm25")
-    assert capsys.readouterr().out.endswith("No passage holds one of these words.\n")
+    assert capsys.readouterr().out.endswith("No passage contains any of these words.\n")
 
 
 def test_without_words_the_index_is_built_and_exported(

@@ -48,7 +48,7 @@ def test_the_section_says_what_was_measured(runs):
     assert "stsb cosine without training; 1,500 pairs spearman - 40.0 32.0 40.0 layer 0" in text
     assert "19.5 % in sequences of 128 tokens, 17.5 % in sequences of 256 tokens (2 times the trained length)" in text
     assert "always predicting the most frequent token gives 5.0 %" in text
-    assert "b: Accuracy on masked words" in words(layers(runs))
+    assert "b: Accuracy on masked tokens" in words(layers(runs))
 
 
 def test_a_part_that_was_not_asked_is_not_there(write_run):
@@ -58,7 +58,7 @@ def test_a_part_that_was_not_asked_is_not_there(write_run):
         SimilarityProbe(task="stsb", pairs=9, layers=[SimilarityScore(layer=0, spearman=0.1, centred=0.2)])
     ]))  # fmt: skip
     text = words(layers([read_folder(run)]))
-    assert "Sentence similarity" in text and "Linear probes by layer" not in text and "Masked words" not in text
+    assert "Sentence similarity" in text and "Linear probes by layer" not in text and "Masked tokens by" not in text
 
 
 def test_probes_alone_make_a_page(write_probes, tmp_path):

@@ -30,7 +30,7 @@ class ExportOptions(RunDataOptions, RecipeFileOptions):
     attend_padding: bool | None = None
     """For a published crammed BERT: whether tokens attend to padding. Defaults to how it was trained."""
     best: bool = False
-    """Export the checkpoint with the best interim validation instead of the newest."""
+    """Export the checkpoint with the lowest validation loss instead of the newest."""
     onnx: bool = False
     """Also write onnx/model.onnx and check it in ONNX Runtime; needs the packages onnx, onnxscript and onnxruntime."""
     push_to_hub: str = ""

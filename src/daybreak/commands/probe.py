@@ -93,7 +93,7 @@ def probe(
     encoder = replace(masked, model=masked.model.base_model) if masked else load_encoder(source.folder)
     heldout = _held_out(masked, text_source) if masked and text_source else None
     if heldout is None:
-        say("Masked words are not probed: there is no held-out text. Give some with --text.")
+        say("Masked tokens are not probed: there is no held-out text. Give some with --text.")
     layer_probes = [_probe_task(encoder, data, train) for data, train in jobs]
     similarity = [_probe_pairs(encoder, data) for data, _ in jobs if rates_pairs(data.task)]
     words = _probe_words(masked, heldout) if masked and heldout else None
@@ -246,15 +246,15 @@ def _row(scores: Sequence[float]) -> str:
 def _probe_words(masked: FrozenModel, text: HeldOutText) -> MaskedWords:
     from daybreak.evaluation.probes.masked_words import probe_masked_words
 
-    with working("Masked words") as work:
+    with working("Masked tokens") as work:
         words = probe_masked_words(masked, text, work.show)
     lengths = "; ".join(
         f"{run.length} tokens per sequence: {run.accuracy:.3f} ({run.low:.3f} to {run.high:.3f}), loss {run.loss:.3f}"
         for run in words.lengths
     )
     say(
-        f"Masked words ({words.text}, {words.tokens:,} tokens, {words.lengths[0].count:,} masked): accuracy at "
-        f"{lengths}; most frequent word {words.constant:.3f}"
+        f"Masked tokens ({words.text}, {words.tokens:,} tokens, {words.lengths[0].count:,} masked): accuracy at "
+        f"{lengths}; most frequent token {words.constant:.3f}"
     )
     ranks = ", ".join(f"{_range(bucket)} {bucket.accuracy:.3f}" for bucket in words.frequency)
     say(f"Accuracy by rank in {words.ranks_from}: {ranks}; calibration error {words.calibration_error:.3f}")

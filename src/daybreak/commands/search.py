@@ -84,5 +84,5 @@ def search(
         say(f"{result.rank:>3}  {result.score:.3f}  {result.split} document {result.document}")
         say(f"     {result.text}")
     if not results:
-        say("No passage holds one of these words.")
+        say("No passage contains any of these words.")
     return results

@@ -1,4 +1,4 @@
-"""Results without fine-tuning: layer probes, masked words, use of context, search, and fill-mask examples."""
+"""Results without fine-tuning: layer probes, masked tokens, use of context, search, and fill-mask examples."""
 
 from __future__ import annotations
 
@@ -183,8 +183,8 @@ def _masked_words_figures(runs: Sequence[RunRecords]) -> list[Block]:
     )
     confidence = "Accuracy by confidence in the first prediction; on the dashed line both are equal."
     return [
-        figure("Masked words by frequency", ranks, by_frequency(runs)),
-        figure("Masked words by position", positions, by_position(runs), key),
+        figure("Masked tokens by frequency", ranks, by_frequency(runs)),
+        figure("Masked tokens by position", positions, by_position(runs), key),
         figure("Calibration", confidence, calibration(runs)),
     ]
 
@@ -235,7 +235,7 @@ def _masked_words_note(runs: Sequence[RunRecords], number: int, words: MaskedWor
     )
     run = f"{runs[number].label}: " if len(runs) > 1 else ""
     return (
-        f"{run}Accuracy on masked words of {words.text}: {lengths}; always predicting the most frequent token gives "
+        f"{run}Accuracy on masked tokens of {words.text}: {lengths}; always predicting the most frequent token gives "
         f"{percent(words.constant)}. Ranks were counted in {words.ranks_from}. Calibration error "
         f"{percent(words.calibration_error)}."
     )

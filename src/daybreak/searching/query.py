@@ -139,10 +139,10 @@ def open_search(
     """
     opened = open_index(run, data=data, folder=index, words=method != "dense", rebuild=rebuild)
     if method == "hybrid" and opened.state.dense_weight is None:
-        with working("Weighing words and vectors"):
+        with working("Measuring the weight of the vectors"):
             state = replace(opened.state, dense_weight=dense_weight(Searcher(opened)))
         folder = index or RunFolder(run).search
-        # An index that is read only, or that another process builds again, is weighed at each opening.
+        # The weight is measured at each opening of an index that is read only or that another process builds again.
         with contextlib.suppress(OSError, UserError), alone_in(folder):
             if read_json(folder / STATE, SearchIndex) == opened.state:
                 write_json(folder / STATE, state)

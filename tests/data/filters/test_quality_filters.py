@@ -115,7 +115,7 @@ def test_limits_can_be_moved() -> None:
     long = "the old man and " * 30_000
     assert GopherQuality().open(Context())(long) == "gopher_long_doc"
     assert GopherQuality(most_words=0).open(Context())(long) is None
-    with pytest.raises(UserError, match="is not a limit"):
+    with pytest.raises(UserError, match="words is not possible"):
         GopherQuality(fewest_words=0)
     lines = small_text(random.Random(4), 12).replace(" . ", "\n")
     assert FineWebQuality().open(Context())(lines) == "line_punct_ratio"

@@ -85,7 +85,7 @@ def test_a_process_without_a_card_of_its_own_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(UserError, match="Process 3 of this host has no GPU of its own: there are 2"):
+    with pytest.raises(UserError, match="Process 3 of this host has no GPU of its own: the host has 2"):
         probe.choose_device()
 
 

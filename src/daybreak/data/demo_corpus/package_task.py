@@ -1,7 +1,7 @@
 """The task of the default corpus: which package does a sentence come from?
 
 The names of the packages are masked in the text, whole modules are held out for the dev file, and the classes are
-balanced, so that the majority baseline is 1 / number of packages.
+balanced, so that the constant answer scores 1 / number of packages.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class GopherQuality(QualityFilter):
 
     def __post_init__(self) -> None:
         if self.fewest_words < 1:
-            raise UserError(f"At least {self.fewest_words} words is not a limit.", "Give 1 or more.")
+            raise UserError(f"A minimum of {self.fewest_words} words is not possible.", "Give 1 or more.")
 
     def why(self) -> str:
         return "pages that are no prose: Gopher's quality rules (Rae et al. 2021), for English"

@@ -45,7 +45,7 @@ def choose_device() -> torch.device:
         rank, cards = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if rank >= cards:
             raise UserError(
-                f"Process {rank + 1} of this host has no GPU of its own: there are {cards}.",
+                f"Process {rank + 1} of this host has no GPU of its own: the host has {cards}.",
                 f"Start --nproc-per-node {cards}, or set CUDA_VISIBLE_DEVICES= to train on the CPU.",
             )
         return torch.device("cuda", rank)
@@ -53,7 +53,7 @@ def choose_device() -> torch.device:
     if driver.exists() and not gpus_are_hidden():
         version = driver.read_text(encoding="utf-8").splitlines()[0]
         raise UserError(
-            f"An NVIDIA card is here ({version}) but torch {torch.__version__} cannot use it.",
+            f"This machine has an NVIDIA card ({version}), but torch {torch.__version__} cannot use it.",
             "Install the torch build that fits the driver, or set CUDA_VISIBLE_DEVICES= to train on the CPU.",
         )
     if torch.backends.mps.is_available():
