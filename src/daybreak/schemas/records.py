@@ -128,7 +128,7 @@ class Record:
     others: float | None
     """Mean number of cores used by other processes; None if not measured."""
     void: str
-    """Why its time is not valid; empty if it is."""
+    """Why its time is void; empty if it is not."""
     results: list[RecordedResult] = field(default_factory=list)
     kilowatt_hours: float | None = None
     """Energy of the accelerators; None if they do not report it."""

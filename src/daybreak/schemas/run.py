@@ -187,7 +187,7 @@ class StepRecord:
     """Norm at the last of these steps, before clipping."""
     tokens_per_second: float
     dropped: int = 0
-    """Steps since the start whose update was dropped because it was not finite or exploded."""
+    """Steps since the start whose update was skipped because it was not finite or exploded."""
     contrastive: float | None = None
     """Mean contrastive loss of the embedding finish, nats; None before it."""
 

@@ -73,7 +73,7 @@ class StudyCell:
     variant: str
     seed: int
     attempt: int = 0
-    """1 for the repetition of an invalid cell."""
+    """1 for the repetition of a void cell."""
     folder: str
     """Run folder, relative to the folder of the study."""
     recipe: str
@@ -96,7 +96,7 @@ class StudyCell:
     curve: list[CurvePoint]
     loads: list[MachineLoad]
     void: str = ""
-    """Why the cell is not valid; empty if it is."""
+    """Why the cell is void; empty if it is not."""
     others: dict[str, float] = field(default_factory=dict)
     """In a data study, the loss on the held-out text of each source."""
     tasks: list[TaskScore] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Results of fine-tuning on disk: one file per run, results.json, and comparisons. Units as in ``records``."""
+"""Results of fine-tuning on disk: one file per run, results.json, and comparisons. Units as in ``schemas.run``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Measurements before the first step, and the choices that follow from them; every later start uses the same
-choices."""
+"""Measurements before the first step, and the choices that follow from them; later starts reuse the choices."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ passages once, in an order keyed by the seed. Sequences 2i and 2i + 1 of the run
 random lengths; the second begins a few tokens before or after the end of the first. A passage that is too short for the
 drawn lengths gives shorter spans, at least its two halves.
 
-A model trained on single spans only loses the attention between segments and the fit to longer text. A fraction of the
-pairs is therefore replaced by two sequences of views (see ``views``) or two ordinary sequences of the stream, which
-belong to no document.
+A model that trains on single spans alone loses the attention between segments and the fit to longer text. A fraction
+of the pairs is therefore replaced by two sequences of views (see ``views``) or two ordinary sequences of the stream,
+which belong to no document.
 """
 
 from __future__ import annotations
