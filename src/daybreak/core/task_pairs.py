@@ -43,13 +43,13 @@ class TaskPair:
 
     @property
     def verdict(self) -> str:
-        """Comparison of the gain with the seed spread, in words; empty if one side is missing."""
+        """Comparison of the gain with the spread over seeds, in words; empty if one side is missing."""
         if self.gain is None or self.pretrained is None or self.untrained is None:
             return ""
         if min(len(self.pretrained.seeds), len(self.untrained.seeds)) < 2:
             return ONE_SEED
         spread = max(self.pretrained.spread, self.untrained.spread)
-        return "more than the seed spread" if abs(self.gain) > spread else "within the seed spread"
+        return "more than the spread over seeds" if abs(self.gain) > spread else "within the spread over seeds"
 
 
 def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:

@@ -262,10 +262,10 @@ def _task_limitations(pairs: Sequence[TaskPair]) -> list[tuple[str, str]]:
     def has_few_seeds(pair: TaskPair) -> bool:
         return any(len(side.seeds) < CLAIM_SEEDS for side in _sides(pair))
 
-    moved, same = "more than the seed spread", "within the seed spread"
+    moved, same = "more than the spread over seeds", "within the spread over seeds"
     cases: dict[str, Callable[[TaskPair], bool]] = {
         "it is worse than the same network without pretraining": lambda p: p.verdict == moved and (p.gain or 0.0) < 0,
-        "pretraining made no difference beyond the seed spread": lambda p: p.verdict == same,
+        "pretraining made no difference beyond the spread over seeds": lambda p: p.verdict == same,
         "there is no result of the same network without pretraining": lambda p: bool(p.pretrained and not p.untrained),
         f"pretrained or untrained there are fewer than {CLAIM_SEEDS} seeds, too few for a claim": has_few_seeds,
     }

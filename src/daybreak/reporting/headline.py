@@ -108,7 +108,7 @@ def _task_sentence(pairs: Sequence[TaskPair]) -> str:
         seeds = " with two seeds or more" if len(known) < len(compared) else ""
         return (
             f"Of {many(len(known), _thing(known))}{seeds} pretraining helps on {better} and harms on {worse} by more "
-            "than the seed spread; the others show no difference."
+            "than the spread over seeds; the others show no difference."
         )
     only = compared[0]
     assert only.pretrained and only.untrained
@@ -122,8 +122,8 @@ def _task_sentence(pairs: Sequence[TaskPair]) -> str:
 
 
 def _changed(pairs: Sequence[TaskPair]) -> tuple[int, int]:
-    """On how many tasks pretraining raised and lowered the score by more than the seed spread."""
-    gains = [pair.gain or 0.0 for pair in pairs if pair.verdict == "more than the seed spread"]
+    """On how many tasks pretraining raised and lowered the score by more than the spread over seeds."""
+    gains = [pair.gain or 0.0 for pair in pairs if pair.verdict == "more than the spread over seeds"]
     return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
 
 
@@ -195,7 +195,7 @@ def _tiles(run: RunRecords) -> list[tuple[str, str, str]]:
         better, worse = _changed(known)
         tasks = f"{better} of {len(known)}"
         found.append(
-            (tasks, f"{_thing(known)}s helped by pretraining", f"{worse} harmed; by more than the seed spread")
+            (tasks, f"{_thing(known)}s helped by pretraining", f"{worse} harmed; by more than the spread over seeds")
         )
     if run.tokens:
         rate = f"{count(summary.tokens_per_second)} per second" if summary else "so far"
@@ -227,7 +227,9 @@ def _several(runs: Sequence[RunRecords]) -> Block:
         words = f"{first.label} has the lowest held-out loss: {best:.3f} nats, {second - best:.3f} below {other.label}."
         settings = Counter(_without_seed(run) for _, run in validated)
         if min(settings.values()) == 1:
-            words += " One run a setting shows no seed spread, so small differences may be due to chance."
+            words += (
+                " With one run per setting the spread over seeds is unknown, so small differences may be due to chance."
+            )
     stuck = [
         f"{run.label} ({run.validation.loss:.2f} nats after {run.validation.step:,} steps)"
         for run in runs
