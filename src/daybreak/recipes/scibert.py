@@ -1,7 +1,7 @@
 """SciBERT: a vocabulary of its own field, 128 tokens, then 512 with a fresh schedule.
 
 Paper: Beltagy et al. 2019 (arXiv 1903.10676), and allenai/scibert.
-Command: daybreak run scibert --corpus TEXT --split-sentences --budget 24h; add --init MODEL to start from the
+Command: daybreak run scibert --corpus TEXT --budget 24h; add --init MODEL to start from the
 vocabulary and the weights of a general model (basevocab).
 Published: held-out masked accuracy 71.9 % and next-sentence accuracy 99.4 % after 800,000 steps on a TPU v3-8
 (allenai/scibert, issue 32).
