@@ -47,7 +47,9 @@ def refuse_link_out(folder: Path, path: Path) -> None:
     elsewhere. Files that are only read may be links: the cache of the Hugging Face hub consists of them.
     """
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise UserError(f"'{path}' is a link that leads out of '{folder}'.", "Replace it by the file or folder itself.")
+        raise UserError(
+            f"'{path}' is a link that leads out of '{folder}'.", "Replace it with the file or folder itself."
+        )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -140,7 +140,8 @@ def _compare(model: _Features, names: list[str], config: dict[str, Any], path: P
     tolerance = 1e-4 * max(1.0, largest / 10)
     if not apart <= tolerance:
         raise UserError(
-            f"In ONNX Runtime the model differs from torch by {apart:.1e} (allowed {tolerance:.1e}); it was deleted.",
+            f"In ONNX Runtime the model differs from torch by {apart:.1e} (allowed {tolerance:.1e}), so the file was "
+            "deleted.",
             "Repeat the export without --onnx.",
         )
     return OnnxCheck(apart, tolerance, onnxruntime.__version__)

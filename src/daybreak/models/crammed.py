@@ -134,7 +134,7 @@ class CrammedEncoder(EncoderConfig):
         check_positive(init_std=self.init_std)
         if self.position_scale < 0 or (self.position_scale and self.positions != "sinusoid"):
             raise UserError(
-                "--model.position-scale is the positive scale of sinusoids.", "Leave it out, or correct the number."
+                "--model.position-scale must be positive and applies to sinusoids only.", "Leave it out, or correct it."
             )
 
     def build(self, vocabulary: int) -> Crammed:

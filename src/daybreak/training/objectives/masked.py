@@ -95,7 +95,7 @@ class Masked(Objective):
     def __post_init__(self) -> None:
         if not 0 < self.next_sentence_weight <= 1:
             raise UserError(
-                f"--objective.next-sentence-weight is {self.next_sentence_weight:g}, not above 0 and at most 1.",
+                f"--objective.next-sentence-weight is {self.next_sentence_weight:g}, not in (0, 1].",
                 "Correct it, or leave next sentences out (recipe bert-8gb).",
             )
         if not 0 < self.rate < 1:
