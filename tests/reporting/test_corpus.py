@@ -38,10 +38,10 @@ def test_the_headline_says_how_much_and_what_was_left_out(tmp_path):
     text = words(corpus_page(write_data(tmp_path / "web", fake_corpus())))
     assert "695 documents with 4.48 million characters, 734 thousand words and 1.06 million tokens." in text
     assert (
-        "Of 1,000 documents read, 30.5 % were left out, with 25.3 % of the characters, by the filters "
+        "Of 1,000 documents read, 30.5 % were removed, with 25.3 % of the characters, by the filters "
         "Gopher quality (20.0 %), Exact duplicates (10.0 %) and Near duplicates (0.5 %)."
     ) in text
-    assert "Left out while reading: 311 too short." in text
+    assert "Skipped while reading: 311 too short." in text
     assert "1m 31s to prepare the text was read 3 times" in text and "830 held out" in text
 
 
@@ -49,7 +49,7 @@ def test_nothing_left_out_is_said():
     report = dataclasses.replace(fake_corpus(), steps=[])
     assert corpus.sentence(report).endswith("No filter was applied.")
     idle = dataclasses.replace(report, steps=[step("duplicates", (695, 4_480_000), (695, 4_480_000))])
-    assert corpus.sentence(idle).endswith("No document was left out.")
+    assert corpus.sentence(idle).endswith("No document was removed.")
     one = dataclasses.replace(report, steps=[step("duplicates", (700, 4_500_000), (695, 4_480_000))])
     assert corpus.sentence(one).endswith("0.4 % of the characters, by duplicates.")
 
@@ -123,7 +123,7 @@ def test_fractions_have_their_cards():
 
 def test_examples_stand_behind_a_title_and_are_escaped():
     page = html_of(corpus.steps(fake_corpus()))
-    assert "<summary>Left out by Gopher quality: 1 example</summary>" in page and "Log in\n\nSign up" in page
+    assert "<summary>Removed by Gopher quality: 1 example</summary>" in page and "Log in\n\nSign up" in page
     steps = [step("evil", (9, 9), (1, 1), examples=[DroppedText(reason=NASTY, text=NASTY * 1_000)] * 90)]
     page = html_of(corpus.steps(dataclasses.replace(fake_corpus(), steps=steps)))
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page and len(page) < 100_000
@@ -151,7 +151,7 @@ def test_a_data_folder_makes_one_file_that_loads_nothing(tmp_path):
     page = corpus_page(folder)
     assert "<h1>web<small>prepared with the preset web</small></h1>" in page and "default-src 'none'" in page
     assert "refresh" not in page[: page.index("<style>")] and "/home/someone" not in page
-    for part in ("What was left out", "Documents", "Sources", "Contamination with evaluation text", "Tokenizer"):
+    for part in ("What was removed", "Documents", "Sources", "Contamination with evaluation text", "Tokenizer"):
         assert f"<h2>{part}</h2>" in page
 
 

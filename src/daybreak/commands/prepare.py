@@ -264,7 +264,7 @@ def _figures(manifest: Manifest) -> str:
     documents = manifest.train.documents + manifest.heldout.documents
     return (
         f"{documents:,} documents, {manifest.heldout.documents:,} of them held out; "
-        f"{manifest.duplicates:,} duplicates left out; {manifest.train.tokens:,} training tokens"
+        f"{manifest.duplicates:,} duplicates removed; {manifest.train.tokens:,} training tokens"
     )
 
 
@@ -278,7 +278,7 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     *by_filters, _duplicates = report.steps
     if reasons := sum((Counter(step.reasons) for step in by_filters), Counter[str]()):
         listed = ", ".join(f"{reason}: {documents:,}" for reason, documents in reasons.most_common())
-        say(f"Left out by filters: {reasons.total():,} documents ({listed}).")
+        say(f"Removed by filters: {reasons.total():,} documents ({listed}).")
     epochs = epochs_of(job.preprocessing, job.inputs, {one.path: one.kept_characters for one in report.sources})
     of_parts = [epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))]
     settings = encoding.EncodingJob.after(found, corpus, folder, assignments=found.splits.path, epochs=of_parts)

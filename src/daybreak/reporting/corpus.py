@@ -44,7 +44,7 @@ from daybreak.schemas.run import Manifest
 
 MANIFEST = "manifest.json"
 INCOMPRESSIBLE = 0.25
-"""Tokens per character from which Cramming (Geiping and Goldstein 2022, arXiv 2212.14034) leaves a document out, in the
+"""Tokens per character from which Cramming (Geiping and Goldstein 2022, arXiv 2212.14034) removes a document, in the
 settings of all its published runs."""
 LABELS = 7
 """Most tick labels of a histogram."""
@@ -70,7 +70,7 @@ def corpus_page(folder: Path, *, form: str = "html", text: bool = True) -> str:
 
     Args:
         form: html or md.
-        text: whether examples of what was left out may be on it.
+        text: whether examples of what was removed may be on it.
     """
     if not (folder / CORPUS_FILE).is_file():
         raise UserError(f"'{folder}' has no {CORPUS_FILE}: an earlier version prepared it.", "Prepare the text again.")
@@ -79,7 +79,7 @@ def corpus_page(folder: Path, *, form: str = "html", text: bool = True) -> str:
         report = replace(report, steps=[replace(step, examples=[]) for step in report.steps])
     manifest = read_json(folder / MANIFEST, Manifest)
     name = folder.resolve().name
-    skipped = [note(f"Left out while reading: {manifest.left_out}.", "quiet")] if manifest.left_out else []
+    skipped = [note(f"Skipped while reading: {manifest.left_out}.", "quiet")] if manifest.left_out else []
     body = [
         header(
             "Daybreak corpus report", name, f"prepared with the preset {report.preset}", sentence(report), *skipped,
@@ -99,7 +99,7 @@ def _tiles(report: CorpusReport, manifest: Manifest) -> list[tuple[str, str, str
         (count(report.documents), "documents", f"{manifest.heldout.documents:,} held out"),
         (count(report.characters), "characters", many(report.words, "word")),
         (count(report.tokens), "tokens", f"of {ratio} characters"),
-        (_lost(read, report.documents), "of the documents left out", f"of {count(read)} read"),
+        (_lost(read, report.documents), "of the documents removed", f"of {count(read)} read"),
     ]
     if math.isfinite(report.seconds):
         found.append((duration(report.seconds), "to prepare", f"the text was read {2 + max(0, passes)} times"))
@@ -132,7 +132,7 @@ def training_text(runs: Sequence[RunRecords]) -> Block | None:
 
 
 def sentence(report: CorpusReport) -> str:
-    """The size of the text and what was left out."""
+    """The size of the text and what was removed."""
     size = (
         f"{many(report.documents, 'document')} with {many(report.characters, 'character')}, "
         f"{many(report.words, 'word')} and {many(report.tokens, 'token')}."
@@ -142,22 +142,22 @@ def sentence(report: CorpusReport) -> str:
     first, last = report.steps[0], report.steps[-1]
     by = sorted((step for step in report.steps if dropped(step)), key=lambda step: -dropped(step))
     if first.documents_in <= last.documents_out or not by:
-        return f"{size} No document was left out."
+        return f"{size} No document was removed."
     names = [f"{step_name(step.name)} ({fraction(dropped(step), first.documents_in)})" for step in by[:3]]
     names += [many(len(by) - 3, "other")] if len(by) > 3 else []
     filters = f"the filters {listed(names)}" if len(by) > 1 else step_name(by[0].name)
     return (
         f"{size} Of {many(first.documents_in, 'document')} read, {_lost(first.documents_in, last.documents_out)} were "
-        f"left out, with {_lost(first.characters_in, last.characters_out)} of the characters, by {filters}."
+        f"removed, with {_lost(first.characters_in, last.characters_out)} of the characters, by {filters}."
     )
 
 
 def steps(report: CorpusReport) -> Block:
-    """What each step left out and why, with examples if the user asked for them."""
+    """What each step removed and why, with examples if the user asked for them."""
     if not report.steps:
-        return section("What was left out", note("No filter was applied."))
+        return section("What was removed", note("No filter was applied."))
     caption = "Steps in their order: each gets what the step before it kept. Percentages are of the input of the step."
-    return section("What was left out", steps_table(report), *map(_examples, report.steps), caption=caption)
+    return section("What was removed", steps_table(report), *map(_examples, report.steps), caption=caption)
 
 
 def _examples(step: StepReport) -> Block | None:
@@ -166,7 +166,7 @@ def _examples(step: StepReport) -> Block | None:
     shown: list[Block] = []
     for example in step.examples[:EXAMPLES_SHOWN]:
         shown += [heading(example.reason), code(clipped(example.text, EXAMPLE_LENGTH), wrap=True)]
-    return fold(f"Left out by {step_name(step.name)}: {many(len(step.examples), 'example')}", *shown)
+    return fold(f"Removed by {step_name(step.name)}: {many(len(step.examples), 'example')}", *shown)
 
 
 def documents(report: CorpusReport) -> Block:
@@ -193,7 +193,7 @@ def _compressibility(report: CorpusReport) -> Block | None:
     here = f" Here {fraction(above, 1)} of the kept documents are at or above it." if above is not None else ""
     caption = (
         "Tokens per character: high for text unlike the rest, such as tables and codes. The published runs of Cramming "
-        f"leave out documents at {INCOMPRESSIBLE} or above.{here}"
+        f"remove documents at {INCOMPRESSIBLE} or above.{here}"
     )
     return figure("Compressibility", caption, compressibility(report.compressibility))
 
@@ -281,7 +281,7 @@ def fraction(part: float, whole: float) -> str:
 
 
 def dropped(step: StepReport) -> int:
-    """The number of documents that a step left out."""
+    """The number of documents that a step removed."""
     return max(0, step.documents_in - step.documents_out)
 
 
@@ -300,7 +300,7 @@ def clipped(text: str, most: int) -> str:
 
 def steps_table(report: CorpusReport) -> Block | None:
     """One row per step; nothing without steps."""
-    head = ("Step", "Reasons", "Left out", "Fraction", "Of the characters", "Documents kept")
+    head = ("Step", "Reasons", "Removed", "Fraction", "Of the characters", "Documents kept")
     return table(head, [_step_row(step) for step in report.steps], words=2) if report.steps else None
 
 
@@ -334,7 +334,7 @@ def sources_table(report: CorpusReport) -> list[Block]:
         row += [count(source.characters), _lost(source.characters, source.kept_characters)]
         row += [significant(source.epochs)] if with_epochs else []
         rows.append([*row, fraction(weight, whole)])
-    head = ["Source", "Documents read", "Left out", "Characters read", "Left out"]
+    head = ["Source", "Documents read", "Removed", "Characters read", "Removed"]
     head += [*(["Epochs"] if with_epochs else []), "Fraction of the training text"]
     more = len(rows) - SOURCES_SHOWN
     return [table(head, rows[:SOURCES_SHOWN]), *([note(f"and {more:,} not shown", "quiet")] if more > 0 else [])]
@@ -428,7 +428,7 @@ def compressibility(histogram: Histogram) -> Figure:
 
 
 def incompressible(histogram: Histogram) -> float | None:
-    """Fraction of the documents that Cramming would leave out; None if the limit is not an edge of the histogram."""
+    """Fraction of the documents that Cramming would remove; None if the limit is not an edge of the histogram."""
     found = bins(histogram)
     if not found or any(each.low < INCOMPRESSIBLE < each.high for each in found):
         return None
