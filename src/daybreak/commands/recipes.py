@@ -20,6 +20,7 @@ SCALED = ("optimizer.lr", "phase2.lr", "model.init_std")
 """Fields that --size scales with the hidden size, unless --faithful is given."""
 LEARNING = (
     "optimizer.beta2",
+    "optimizer.weight_decay",
     "schedule.warmup",
     "model.dropout",
     "model.attention_dropout",

@@ -139,11 +139,18 @@ def original(name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bo
     Args:
         finished: fit the schedule to the budget instead.
     """
-    lr = _sizes.rate(1e-4, trunk.hidden_size, faithful)
-    optimizer = Adam(lr=lr, beta2=0.999, epsilon=1e-8, weight_decay=0.01, decay=DECAYED)
-    schedule: Schedule = Cosine(warmup=0.06)
+    hidden_size = trunk.hidden_size
+    optimizer = Adam(
+        lr=_sizes.bert_rate(1e-4, hidden_size, faithful),
+        beta2=_sizes.bert_beta2(hidden_size, faithful),
+        epsilon=1e-8,
+        weight_decay=_sizes.l2_decay(0.01, hidden_size, faithful),
+        decay=DECAYED,
+    )
+    schedule: Schedule = Cosine(warmup=_sizes.bert_warmup(0.06, hidden_size, faithful))
     if not finished:
-        schedule = Unfinished() if faithful else Trapezoid(warmup=UNFINISHED_WARMUP, decay=0.0)
+        warmup = _sizes.bert_warmup(UNFINISHED_WARMUP, hidden_size, faithful)
+        schedule = Unfinished() if faithful else Trapezoid(warmup=warmup, decay=0.0)
     return baseline(name, trunk, size, faithful, optimizer, schedule, batch=512, order=order)
 
 

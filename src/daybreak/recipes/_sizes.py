@@ -58,6 +58,15 @@ def bert_beta2(hidden_size: int, faithful: bool) -> float:
     return 0.98 if is_narrow(hidden_size, faithful) else 0.999
 
 
+def l2_decay(paper: float, hidden_size: int, faithful: bool) -> float:
+    """Weight decay of an Adam that adds it to the gradient: none below base.
+
+    With Cramming's 0.01 a narrow model stays on the unigram plateau, probably because the penalty is larger than the
+    gradients of the loss (docs/log.md).
+    """
+    return 0.0 if is_narrow(hidden_size, faithful) else paper
+
+
 def bert_warmup(paper: float, hidden_size: int, faithful: bool) -> float:
     """Fraction of the budget in which the rate of BERT's Adam rises: a fifth at hidden size 128, else half below base.
 

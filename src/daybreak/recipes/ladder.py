@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from daybreak.models.bert import BertEncoder
 from daybreak.recipe import Procedure, Recipe
 from daybreak.recipes import _crammed as cramming
+from daybreak.recipes import _sizes
+from daybreak.recipes._bert import hidden_size_of
 
 BOOKS = "BOOKS_AND_WIKIPEDIA"
 AS_CRAMMED = {"rows.order": "see the recipe crammed, which lists the other deviations as well"}
@@ -52,18 +55,24 @@ def _measured(part: int) -> str:
     return f"Measured: records/2026-11-21-ladder-{part}.json (size mini, 3 minutes on a CPU, Wikipedia)."
 
 
+def _bert(size: str, faithful: bool) -> BertEncoder:
+    """BERT with the dropout of its original training."""
+    dropout = _sizes.dropout(hidden_size_of(size), faithful)
+    return cramming.hugging_face_bert(size, faithful, dropout)
+
+
 def _run_1(name: str, size: str, faithful: bool) -> Recipe:
-    trunk = cramming.hugging_face_bert(size, faithful, 0.1)
-    return cramming.original(name, trunk, size, faithful, finished=False, order="shuffled")
+    return cramming.original(name, _bert(size, faithful), size, faithful, finished=False, order="shuffled")
 
 
 def _run_8(name: str, size: str, faithful: bool) -> Recipe:
-    trunk = replace(cramming.crammed_bert(size, faithful), dropout=0.1)
+    trunk = cramming.crammed_bert(size, faithful)
+    trunk = replace(trunk, dropout=_sizes.dropout(trunk.hidden_size, faithful))
     return cramming.original(name, trunk, size, faithful, finished=True)
 
 
 def _run_13(name: str, size: str, faithful: bool) -> Recipe:
-    return cramming.original(name, cramming.hugging_face_bert(size, faithful, 0.1), size, faithful, finished=True)
+    return cramming.original(name, _bert(size, faithful), size, faithful, finished=True)
 
 
 def _final(name: str, size: str, faithful: bool, *, order: str = "") -> Recipe:
