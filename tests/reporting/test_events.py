@@ -153,7 +153,7 @@ def test_each_event_is_a_row_and_a_line_in_the_loss_figure(write_run):
     run = read_run(path)
     told_rows, text = rows(course([run])), words(course([run]))
     step = next(step for step in run.steps if step.dropped)
-    assert [row[0][:14] for row in told_rows] == ["Resumed from a", "Out of memory:", "2 steps droppe"]
+    assert [row[0][:14] for row in told_rows] == ["Resumed from a", "Out of memory:", "2 steps skippe"]
     assert told_rows[0][1] == "500" and told_rows[0][3] == f"{cut[-1]['elapsed'] - before['elapsed']:.1f} s"
     assert told_rows[1][1] == "700" and told_rows[2][1] == str(step.step)
     assert "Resumed once more" in text and "17.2 s of work was lost" in text

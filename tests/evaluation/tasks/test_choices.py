@@ -70,7 +70,8 @@ def test_swag_is_read_as_distributed(tmp_path: Path) -> None:
 
 
 def test_a_tenth_is_held_out_and_rows_without_a_cell_are_counted(tmp_path: Path) -> None:
-    data = KIND.load(told(tmp_path, [ROW] * 40 + [("it", "day", "a", "", "c", "0")]))
+    rows = [(f"{ROW[0]} {number}", *ROW[1:]) for number in range(40)]
+    data = KIND.load(told(tmp_path, [*rows, ("it", "day", "a", "", "c", "0")]))
     assert (len(data.train), len(data.dev), data.skipped) == (36, 4, 1)
 
 
