@@ -47,6 +47,9 @@ PARSED = {
         "export RAY_ADDRESS=HOST:6379",
         "export SBATCH_ACCOUNT=mine",
     ),
+    "a run that was stopped; tests/commands/test_pretrain.py resumes one": (
+        "daybreak pretrain runs/mine --data runs/mine/data --out runs/mine",
+    ),
     "results on whole GLUE tasks; tests/reporting/test_task_results.py runs it with some": (
         "daybreak report runs/mine --table glue",
     ),

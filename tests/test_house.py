@@ -60,7 +60,7 @@ MAY_IMPORT = {
 }
 """Where falling is not enough."""
 
-CORE_LIBRARIES = {"numpy", "torch", "rich"}
+CORE_LIBRARIES = {"numpy", "psutil", "torch", "rich"}
 TORCH_FREE = {
     "schemas",
     "data",

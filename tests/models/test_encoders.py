@@ -180,8 +180,8 @@ SIZES: dict[str, Any] = {"layers": 1, "hidden_size": 32, "heads": 2, "intermedia
         (CrammedEncoder, {"positions": "rotary"}, "rotary"),
         (CrammedEncoder, {"head": "round"}, "square"),
         (CrammedEncoder, {"pooling": "max"}, "max"),
-        (CrammedEncoder, {"position_scale": -1.0}, "scale of sinusoids"),
-        (CrammedEncoder, {"position_scale": 0.3, "positions": "learned"}, "scale of sinusoids"),
+        (CrammedEncoder, {"position_scale": -1.0}, "applies to sinusoids only"),
+        (CrammedEncoder, {"position_scale": 0.3, "positions": "learned"}, "applies to sinusoids only"),
     ],
 )
 def test_a_shape_that_cannot_be_built_is_refused(kind: Any, changes: dict[str, Any], named: str) -> None:

@@ -195,7 +195,7 @@ def test_a_control_on_other_rows_stands_in_a_row_of_its_own(write_results, tmp_p
     (untrained, pretrained) = read_json(RunFolder(run).results)
     write_json(RunFolder(run).results, [untrained, pretrained | {"baseline": 0.4}])
     text = words(report([run], tmp_path / "report.html").read_text())
-    assert "2,000 training examples, 400 evaluation" in text and "2,000 training examples, 300 evaluation" in text
+    assert "2,000 training rows, 400 evaluation" in text and "2,000 training rows, 300 evaluation" in text
     assert "more than the spread over seeds" not in text and not capsys.readouterr().out
     lines = task_scores([read_folder(run)])["layout"]["shapes"]
     assert [line["x0"] for line in lines] == [50.0, 40.0], "both constant answers"

@@ -47,6 +47,7 @@ def write_card(run: RunFolder, results: list[TaskResult], averages: Sequence[Ave
         averages: averages over these scores.
     """
     write_budget_files(run)
+    tokenizer = run.model / "tokenizer_config.json"
     card = render_card(
         read_recipe_file(run.recipe),
         read_json(run.summary, Summary),
@@ -56,7 +57,7 @@ def write_card(run: RunFolder, results: list[TaskResult], averages: Sequence[Ave
         read_json(run.model / "config.json"),
         averages,
         read_json(run.corpus, CorpusReport) if run.corpus.exists() else None,
-        read_json(run.model / "tokenizer_config.json").get("model_max_length"),
+        read_json(tokenizer).get("model_max_length") if tokenizer.exists() else None,
     )
     write_text(run.model / "README.md", card)
 
