@@ -206,17 +206,16 @@ def forecast_evaluation(
     """
     from daybreak.evaluation.finetuning.forecast import waiting_seconds
     from daybreak.evaluation.finetuning.parallel import thread_count
-    from daybreak.evaluation.finetuning.task_evaluation import stages
     from daybreak.evaluation.model_source import find_model, find_tasks
     from daybreak.evaluation.protocols.known_protocols import find_protocol
 
-    source, chosen = find_model(model), find_protocol(protocol)
+    source, chosen, found = find_model(model), find_protocol(protocol), find_tasks(tasks, task_dir)
+    chosen.check_starts(found)
     with tempfile.TemporaryDirectory() as empty:
         evaluations, workers = _evaluations(
-            find_tasks(tasks, task_dir), source, chosen, seeds, None, LOCAL,
+            found, source, chosen, seeds, None, LOCAL,
             untrained=True, unlabelled=False, cells=Path(empty), weights="",
         )  # fmt: skip
-        list(stages(evaluations))  # checks the starts
         threads = thread_count(workers, LOCAL)
         planned = [replace(each, threads=threads).planned() for each in evaluations]
     count = sum(each.remaining for each in planned)
