@@ -14,6 +14,8 @@ NAMED = 5
 """Maximum number of names in a sentence."""
 ONE_SEED = "one seed, spread unknown"
 """Verdict of a pair without a spread on one side."""
+BEYOND_SPREAD, WITHIN_SPREAD = "more than the spread over seeds", "within the spread over seeds"
+"""Verdicts of the other complete pairs."""
 TASKS_WITH_FIGURES = 2
 """Maximum number of lost tasks whose scores the sentence gives."""
 
@@ -49,7 +51,7 @@ class TaskPair:
         if min(len(self.pretrained.seeds), len(self.untrained.seeds)) < 2:
             return ONE_SEED
         spread = max(self.pretrained.spread, self.untrained.spread)
-        return "more than the spread over seeds" if abs(self.gain) > spread else "within the spread over seeds"
+        return BEYOND_SPREAD if abs(self.gain) > spread else WITHIN_SPREAD
 
 
 def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:

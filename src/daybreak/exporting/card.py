@@ -16,7 +16,14 @@ from daybreak.core.formatting import count, listed, metric_name, percent, score,
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import flat
-from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results, several_models
+from daybreak.core.task_pairs import (
+    BEYOND_SPREAD,
+    WITHIN_SPREAD,
+    TaskPair,
+    baseline_sentence,
+    pair_results,
+    several_models,
+)
 from daybreak.core.terminal import duration
 from daybreak.exporting.budget_files import bare, write_budget_files
 from daybreak.exporting.hub import HUB_NAME
@@ -263,10 +270,11 @@ def _task_limitations(pairs: Sequence[TaskPair]) -> list[tuple[str, str]]:
     def has_few_seeds(pair: TaskPair) -> bool:
         return any(len(side.seeds) < CLAIM_SEEDS for side in _sides(pair))
 
-    moved, same = "more than the spread over seeds", "within the spread over seeds"
     cases: dict[str, Callable[[TaskPair], bool]] = {
-        "it is worse than the same network without pretraining": lambda p: p.verdict == moved and (p.gain or 0.0) < 0,
-        "pretraining made no difference beyond the spread over seeds": lambda p: p.verdict == same,
+        "it is worse than the same network without pretraining": lambda p: (
+            p.verdict == BEYOND_SPREAD and (p.gain or 0.0) < 0
+        ),
+        "pretraining made no difference beyond the spread over seeds": lambda p: p.verdict == WITHIN_SPREAD,
         "there is no result of the same network without pretraining": lambda p: bool(p.pretrained and not p.untrained),
         f"pretrained or untrained there are fewer than {CLAIM_SEEDS} seeds, too few for a claim": has_few_seeds,
     }

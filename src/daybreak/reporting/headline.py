@@ -8,7 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from daybreak.core.formatting import count, listed, percent, score, signed, significant
-from daybreak.core.task_pairs import ONE_SEED, TaskPair, baseline_sentence, baseline_sentences, pair_results
+from daybreak.core.task_pairs import (
+    BEYOND_SPREAD,
+    ONE_SEED,
+    TaskPair,
+    baseline_sentence,
+    baseline_sentences,
+    pair_results,
+)
 from daybreak.core.terminal import duration
 from daybreak.reporting.blocks import (
     UNKNOWN,
@@ -123,7 +130,7 @@ def _task_sentence(pairs: Sequence[TaskPair]) -> str:
 
 def _changed(pairs: Sequence[TaskPair]) -> tuple[int, int]:
     """On how many tasks pretraining raised and lowered the score by more than the spread over seeds."""
-    gains = [pair.gain or 0.0 for pair in pairs if pair.verdict == "more than the spread over seeds"]
+    gains = [pair.gain or 0.0 for pair in pairs if pair.verdict == BEYOND_SPREAD]
     return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
 
 
