@@ -9,10 +9,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daybreak.core.errors import UserError, WriteFailed, reason
 from daybreak.core.serialization import from_dict, to_dict
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FINDER = ".DS_Store"
 """Name of a file of macOS, which its Finder does not show."""
@@ -123,6 +126,14 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
                 ) from None
             if not skip_damaged or isinstance(value, dict):
                 yield value
+
+
+def write_array(path: Path, values: np.ndarray) -> None:
+    """Write the bytes of ``values``.
+
+    ``tofile`` loses up to 4 KiB on a full disk without an error, and its errors have no number.
+    """
+    path.write_bytes(values.tobytes())
 
 
 def reserve(path: Path) -> None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daybreak.core.errors import UserError
+from daybreak.core.files import write_array
 from daybreak.data.filters.filter import LONGEST_FILTERED, Filter, missing_extra
 from daybreak.data.filters.words import datatrove_words
 
@@ -155,7 +156,7 @@ def match_bucket(folder: Path, bucket: int) -> None:
             before += documents
         rows = np.concatenate(signatures)
         rows = rows[np.lexsort([rows[field] for field in reversed(_SIGNATURE.names or ())])]
-        (merged / f"{group:05d}.minhash.sig").write_bytes(rows.tobytes())
+        write_array(merged / f"{group:05d}.minhash.sig", rows)
     step = MinhashDedupBuckets(str(work), str(work / "pairs"), config=config, lines_to_buffer=_BUFFERED)
     step.run(rank=bucket, world_size=BUCKETS)
     (folder / "pairs").mkdir(exist_ok=True)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daybreak.core.errors import UserError
+from daybreak.core.files import write_array
 from daybreak.core.special_tokens import special_ids
 from daybreak.data.filters.deduplication import DROPPED, HELDOUT, document_key
 from daybreak.data.pipeline.corpus import Corpus
@@ -184,9 +185,9 @@ def _encode(job: EncodingJob, work: Path, byte_counter: ByteCounter, number: int
             counts += np.uint64(often) * own.astype(np.uint64)
     train.close()
     heldout.close()
-    # Not tofile: it loses up to 4 KiB on a full disk without an error, and its errors have no number.
-    for name, values in (("times", np.concatenate(all_times)), ("counts", counts), ("density", density)):
-        (work / name).write_bytes(values.tobytes())
+    write_array(work / "times", np.concatenate(all_times))
+    write_array(work / "counts", counts)
+    write_array(work / "density", density)
 
 
 def _batches(job: EncodingJob, byte_counter: ByteCounter, number: int) -> Iterator[list[OutputDocument]]:

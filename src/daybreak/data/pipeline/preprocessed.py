@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, replace_folder, write_json
+from daybreak.core.files import make_folder, replace_folder, write_array, write_json
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import say, working
 from daybreak.data.filters.compressibility import Compressibility
@@ -194,7 +194,7 @@ class SourceReader:
             assignments[(reasons != 0) & (assignments == TRAIN)] = DROPPED
         if DEDUPLICATED in until:
             assignments[(np.asarray(found.splits.assignments) == DROPPED) & (assignments == TRAIN)] = DROPPED
-            (exact := self.place / "assignments-exact").write_bytes(assignments.tobytes())
+            write_array(exact := self.place / "assignments-exact", assignments)
             with working(f"Looking for near duplicates in {self.name}"):
                 task = partial(sign_part, self.corpus, exact, found.offsets, self.place / "near")
                 deque(self._over_parts(task), maxlen=0)
@@ -203,7 +203,7 @@ class SourceReader:
             raise UserError(
                 f"The source '{self.name}' has no text left when {until[-1]}.", "Leave that preprocessing out."
             )
-        (path := self.place / f"assignments-{until[-1]}").write_bytes(assignments.tobytes())
+        write_array(path := self.place / f"assignments-{until[-1]}", assignments)
         return path
 
     def encode(
