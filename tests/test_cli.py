@@ -146,6 +146,7 @@ def test_an_unknown_flag_gets_the_nearest(arguments: tuple[str, ...], near: str,
         (("export", "/nowhere", "--out", "OUT"), "is neither a run folder nor a model"),
         (("evaluate", "/nowhere", "--tasks", "cola"), "There is no model folder '/nowhere'"),
         (("recipes", "smal"), "Did you mean 'small'?"),
+        (("recipes", "--size", "mini"), "no recipe is named"),
     ],
 )
 def test_what_cannot_work_ends_with_2_and_a_remedy(

@@ -16,7 +16,7 @@ from daybreak.commands.doctor import doctor
 @pytest.fixture(autouse=True)
 def _no_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clinic, "_cards", lambda: ([], ""))
-    monkeypatch.setattr(clinic, "DRIVER", Path("/nowhere"))
+    monkeypatch.setattr(clinic, "nvidia_driver", str)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -115,6 +115,8 @@ def test_what_cannot_be_exported_is_refused(run: Path, data: Path, refused: Refu
     assert "is not empty" in refused("export", run, "--out", tmp_path / "full")
     assert "is not a folder" in refused("export", run, "--out", tmp_path / "full" / "thesis.tex")
     assert "has no best checkpoint" in refused("export", run, "--best", "--out", out, "--data", data)
+    for flag in (["--best"], ["--data", data]):
+        assert f"{flag[0]} applies to runs only" in refused("export", run / "model", "--out", out, *flag)
     (run / "summary.json").unlink()
     assert "no checkpoint yet" in refused("export", run, "--out", out, "--data", data)
     assert "no prepared data" in refused("export", run, "--out", out)

@@ -418,6 +418,10 @@ def test_folders_that_cannot_be_used_are_refused(
     assert (tmp_path / "mine" / "thesis.tex").exists()
     assert "no prepared data" in refused(*plain, "--data", tmp_path / "none", "--out", tmp_path / "run")
     assert "heads" in refused(*plain, "--data", data, "--out", tmp_path / "run", "--model.heads", "3")
+    for flag, value in (("--phase2.length", "64"), ("--phase2.batch", "4"), ("--phase2.lr", "1e-4")):
+        assert f"{flag} sets the second phase" in refused(
+            *plain, "--data", data, "--out", tmp_path / "run", flag, value
+        )
     assert not (tmp_path / "run").exists()
 
 

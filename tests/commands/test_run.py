@@ -405,6 +405,10 @@ def test_what_does_not_fit_is_not_begun() -> None:
         (["--corpus", "x.txt", "--deadline", "07:00", "--budget", "5m"], "Give one of them"),
         (["--deadline", "07:00"], "needs a corpus"),
         (["--corpus", "x.txt", "--deadline", "7 o'clock"], "is not a time"),
+        (["--corpus", "x.txt", "--budget", "5m", "--seeds", "3"], "--seeds sets the evaluation on tasks"),
+        (["--corpus", "x.txt", "--budget", "5m", "--protocol=bert"], "--protocol sets the evaluation on tasks"),
+        (["--corpus", "x.txt", "--budget", "5m", "--no-baselines"], "--no-baselines sets the evaluation on tasks"),
+        (["--corpus", "x.txt", "--budget", "5m", "--phase2.length", "256"], "this run has one phase"),
     ],
 )
 def test_what_contradicts_itself(words: list[str], said: str, refused: Callable[..., str]) -> None:

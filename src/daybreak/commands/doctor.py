@@ -17,14 +17,13 @@ from daybreak import __version__
 from daybreak.commands.options import parse
 from daybreak.core.extras import EXTRAS, REQUIRED, install_hint
 from daybreak.core.locks import who_holds
-from daybreak.core.process import gpus_are_hidden, machine_memory, processor_name, usable_cores
+from daybreak.core.process import gpus_are_hidden, machine_memory, nvidia_driver, processor_name, usable_cores
 from daybreak.core.terminal import say, working
 
 OK, NOTE, FAULT = "ok", "note", "fault"
 OLDEST_PYTHON = (3, 11)
 LITTLE_MEMORY, LITTLE_DISK = 3e9, 5e9
 """Bytes below which a default run may fail."""
-DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +130,7 @@ def _gpu() -> Iterator[CheckResult]:
         value = os.environ["CUDA_VISIBLE_DEVICES"] or "empty"
         message = f"CUDA_VISIBLE_DEVICES is {value}, so runs use the CPU."
         yield CheckResult(NOTE, "gpu", message, "Unset it to use a GPU.")
-    elif not cards and not DRIVER.exists():
+    elif not cards and not nvidia_driver():
         yield CheckResult(OK, "gpu", "No NVIDIA GPU: runs use the CPU.")
     elif built_for_cpu:
         yield CheckResult(

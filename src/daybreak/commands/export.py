@@ -85,6 +85,9 @@ def export(
         check_onnx_installed()
     make_folder(out.parent)
     if not source.recipe.exists():
+        for flag, given in (("--best", best), ("--data", data is not None)):
+            if given:
+                raise UserError(f"{flag} applies to runs only, and '{run}' is a model.", f"Leave {flag} out.")
         _export_model(run, out, attend_padding)
     elif attend_padding is not None:
         raise UserError(

@@ -22,7 +22,7 @@ from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
 from daybreak.core.terminal import say
-from daybreak.evaluation.tasks.tables import parquet_of, readable, split_csv
+from daybreak.evaluation.tasks.tables import as_text, parquet_of, readable, split_csv
 
 ROWS = 20_000
 """Largest number of rows to look at, evenly spread, because a table may be sorted by its label."""
@@ -304,10 +304,7 @@ def _of_objects(path: Path, rows: Sequence[dict[str, Any]], step: int, form: str
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return value.strip()
-    missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return "" if missing or isinstance(value, dict | list) else json.dumps(value, default=str)
+    return (as_text(value) or "").strip()
 
 
 def choose(table: Table, path: Path) -> Choice:

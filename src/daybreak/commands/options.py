@@ -222,6 +222,16 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
     )
 
 
+def refuse_idle_phase(recipe: Recipe, arguments: Sequence[str]) -> None:
+    """Raise UserError for an option of the second phase if the run has one phase, because it would change nothing."""
+    for flag in ("--phase2.length", "--phase2.batch", "--phase2.lr"):
+        if flag in given_flags(arguments) and not recipe.phase2.enabled:
+            raise UserError(
+                f"{flag} sets the second phase, and this run has one phase.",
+                f"Add --phase2.start 0.9, which is the fraction of the run at which it starts, or leave {flag} out.",
+            )
+
+
 def _refuse_class(recipe: Recipe, given: set[str]) -> None:
     """Raise UserError for ``--schedule Cosine`` and the like: options are the fields of the classes of the recipe."""
     for field in fields(recipe):

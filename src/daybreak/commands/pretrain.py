@@ -19,6 +19,7 @@ from daybreak.commands.options import (
     default_run_folder,
     load_chosen_recipe,
     parse,
+    refuse_idle_phase,
     split_recipe,
 )
 from daybreak.core import world as worlds
@@ -118,7 +119,9 @@ def parse_options(arguments: Sequence[str]) -> PretrainOptions:
     """Parse the arguments of ``pretrain``, which are also those of a variant of ``study``."""
     name, rest = split_recipe("pretrain", "--data", arguments)
     recipe = load_chosen_recipe("pretrain", name, rest)
-    return parse(PretrainOptions, "pretrain", rest, PretrainOptions(recipe=recipe, data=tyro.MISSING))
+    options = parse(PretrainOptions, "pretrain", rest, PretrainOptions(recipe=recipe, data=tyro.MISSING))
+    refuse_idle_phase(options.recipe, rest)
+    return options
 
 
 def pretrain(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tyro.conf import Positional
 
 from daybreak.commands.options import SizeOptions, parse
+from daybreak.core.errors import UserError
 from daybreak.core.formatting import count
 from daybreak.core.serialization import to_dict
 
@@ -42,6 +43,11 @@ class RecipesOptions(SizeOptions):
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(RecipesOptions, "recipes", arguments)
+    if not options.name and (options.size or options.faithful):
+        raise UserError(
+            "--size and --faithful choose the variant of a recipe, and no recipe is named.",
+            "Write daybreak recipes NAME --size mini; daybreak recipes lists the names.",
+        )
     print(described(options.name, size=options.size, faithful=options.faithful) if options.name else catalogue())
 
 

@@ -18,8 +18,10 @@ from daybreak.commands.options import (
     RunOutOptions,
     TaskDirOptions,
     default_run_folder,
+    given_flags,
     load_chosen_recipe,
     parse,
+    refuse_idle_phase,
     split_recipe,
     value_of,
 )
@@ -106,6 +108,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(RunOptions, "run", rest, defaults)
     _refuse_recipe_in_corpus(options.corpus)
     _check_budget(options, rest)
+    refuse_idle_phase(options.recipe, rest)
+    _refuse_idle_tasks(options, rest)
     run(
         replace(options.recipe, texts=_chosen_texts(options, recipe.texts)),
         out=options.out or out or default_run_folder(options.recipe.name),
@@ -169,6 +173,18 @@ def _refuse_recipe_in_corpus(corpus: Sequence[str]) -> None:
             raise UserError(
                 f"The recipe '{word}' is parsed as a text of --corpus.",
                 f"Put the recipe first: daybreak run {word} --corpus TEXT.",
+            )
+
+
+def _refuse_idle_tasks(options: RunOptions, arguments: Sequence[str]) -> None:
+    """Raise UserError for an option of the fine-tuning if there are no tasks; without a corpus, there is always one."""
+    if not options.corpus or options.tasks or options.task_dir:
+        return
+    for flag in ("--protocol", "--seeds", "--baselines", "--no-baselines"):
+        if flag in given_flags(arguments):
+            raise UserError(
+                f"{flag} sets the evaluation on tasks, and this run has none.",
+                f"Add --tasks NAME or --task-dir FOLDER, or leave {flag} out.",
             )
 
 

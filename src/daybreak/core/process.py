@@ -15,6 +15,9 @@ WATCH_SECONDS = 1.0
 """Seconds between checks of the parent process."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """Holds the limit of a container's memory, or ``max``."""
+DRIVER = Path("/proc/driver/nvidia/version")
+DRIVER_OF_WINDOWS = Path("/usr/lib/wsl/lib/libcuda.so.1")
+"""Exists under WSL if Windows has an NVIDIA driver."""
 
 
 def uptime() -> float:
@@ -94,6 +97,14 @@ def gpus_are_hidden() -> bool:
     """Whether CUDA_VISIBLE_DEVICES hides all GPUs: it is empty, or begins with -1, which ends the list as in CUDA."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     return listed is not None and listed.split(",")[0].strip() in ("", "-1")
+
+
+def nvidia_driver() -> str:
+    """Return a line that names the NVIDIA driver; empty without one. Under WSL it is the driver of Windows."""
+    try:
+        return DRIVER.read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        return "the driver of Windows" if DRIVER_OF_WINDOWS.exists() else ""
 
 
 def processor_name() -> str:

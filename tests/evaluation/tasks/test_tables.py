@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,13 @@ def test_nan_in_parquet_is_a_missing_value(tmp_path: Path) -> None:
     path = parquet_of(tmp_path, a=["x"] * 30, label=[1.0, float("nan"), *[0.0] * 28])
     found = read_table(path, ("a", "label"), format="parquet", header=True)
     assert (len(found.rows), found.skipped, {label for _, label in found.rows}) == (29, 1, {"0.0", "1.0"})
+
+
+def test_parquet_gives_decimals_and_dates_as_text(tmp_path: Path) -> None:
+    """Databases export scores as decimals; without them every row would lack its label."""
+    path = parquet_of(tmp_path, a=["x", "y"], score=[Decimal("4.50"), Decimal("-0.25")], day=[date(2026, 11, 26)] * 2)
+    found = read_table(path, ("a", "score", "day"), format="parquet", header=True)
+    assert found.rows == [("x", "4.50", "2026-11-26"), ("y", "-0.25", "2026-11-26")]
 
 
 def test_without_pyarrow_parquet_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

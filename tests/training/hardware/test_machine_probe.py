@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from daybreak.core import process
 from daybreak.core.errors import UserError
 from daybreak.training.hardware import probe
 
@@ -94,7 +95,7 @@ def test_an_nvidia_card_that_torch_cannot_use_is_refused(
 ) -> None:
     driver = tmp_path / "version"
     driver.write_text("NVRM version: 600.00\nmore\n")
-    monkeypatch.setattr(probe, "Path", lambda name: driver)
+    monkeypatch.setattr(process, "DRIVER", driver)
     for hiding in ("", "-1", "-1,0"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hiding)
         assert probe.choose_device() == CPU  # as the user asks
@@ -104,6 +105,11 @@ def test_an_nvidia_card_that_torch_cannot_use_is_refused(
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", using)
         with pytest.raises(UserError, match=r"NVRM version: 600\.00.*cannot use it"):
             probe.choose_device()
+    driver.unlink()
+    assert probe.choose_device() == CPU
+    monkeypatch.setattr(process, "DRIVER_OF_WINDOWS", tmp_path)  # as under WSL, which has no file of the version
+    with pytest.raises(UserError, match=r"the driver of Windows.*cannot use it"):
+        probe.choose_device()
 
 
 @pytest.mark.parametrize(("half", "expected"), [(100.1, ("float32", "bfloat16")), (99.9, ("float32",))])

@@ -107,6 +107,7 @@ def test_the_groups_of_the_systems_that_are_repeated() -> None:
         ({"beta2": -0.1}, "--optimizer.beta2 is -0.1"),
         ({"beta2": math.nan}, "--optimizer.beta2 is nan"),
         ({"epsilon": -1e-8}, "--optimizer.epsilon is -1e-08"),
+        ({"epsilon": 0.0}, "--optimizer.epsilon is 0"),
         ({"weight_decay": -0.01}, "--optimizer.weight-decay is -0.01"),
         ({"decay": ("matrices", "weights")}, "--optimizer.decay cannot name 'weights'"),
     ],
@@ -116,7 +117,7 @@ def test_settings_that_mean_nothing_are_refused(kind: type[OptimizerConfig], wro
     """Torch's own optimizers raise a ValueError for them, and ours for the original BERT would go astray."""
     with pytest.raises(UserError, match=re.escape(text)):
         kind(**wrong)
-    kind(weight_decay=0.0, beta1=0.0, epsilon=0.0)  # type: ignore[call-arg]
+    kind(weight_decay=0.0, beta1=0.0, epsilon=1e-30)  # type: ignore[call-arg]
 
 
 # ---------------------------------------------------------------- steps

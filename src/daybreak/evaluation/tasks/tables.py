@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -221,17 +223,22 @@ def _read_objects(file: TextIO, path: Path, columns: Columns) -> Numbered:
         if first and (missing := [name for name in names if name not in value]):
             raise _no_column(path, missing[0], list(value))
         first = False
-        yield number, [_as_text(value.get(name)) for name in names]
+        yield number, [as_text(value.get(name)) for name in names]
 
 
-def _as_text(value: object) -> str | None:
-    """Return text unchanged, numbers and booleans as JSON; None for null, NaN, lists, objects and broken surrogates."""
+def as_text(value: object) -> str | None:
+    """Return a table's value as text; None for null, NaN, lists, objects and broken surrogates.
+
+    Text is unchanged, numbers and booleans are as in JSON, and decimals and dates are as Python prints them.
+    """
     if isinstance(value, str):
         # JSON can hold half of a surrogate pair, which tokenizers refuse.
         return value if value.isascii() or value.encode("utf-8", "ignore").decode() == value else None
     # Python's json reads and writes NaN, which is a missing value in tables by pandas.
     if isinstance(value, float) and math.isnan(value):
         return None
+    if isinstance(value, (Decimal, date)):  # parquet has both
+        return str(value)
     return json.dumps(value) if isinstance(value, (int, float)) else None
 
 
@@ -263,7 +270,7 @@ def _read_parquet(path: Path, columns: Columns) -> Numbered:
         read = table.read(columns=names)
         values = [_values(read.column(name)) for name in names]
     for number, row in enumerate(zip(*values), start=1):
-        yield number, [_as_text(value) for value in row]
+        yield number, [as_text(value) for value in row]
 
 
 def _values(column: Any) -> list[Any]:

@@ -6,13 +6,12 @@ import functools
 import os
 import platform
 import time
-from pathlib import Path
 
 import torch
 
 from daybreak import __version__
 from daybreak.core.errors import UserError
-from daybreak.core.process import gpus_are_hidden, processor_name, usable_cores
+from daybreak.core.process import gpus_are_hidden, nvidia_driver, processor_name, usable_cores
 from daybreak.core.terminal import say
 from daybreak.schemas.run import Environment
 
@@ -49,11 +48,10 @@ def choose_device() -> torch.device:
                 f"Start --nproc-per-node {cards}, or set CUDA_VISIBLE_DEVICES= to train on the CPU.",
             )
         return torch.device("cuda", rank)
-    driver = Path("/proc/driver/nvidia/version")
-    if driver.exists() and not gpus_are_hidden():
-        version = driver.read_text(encoding="utf-8").splitlines()[0]
+    driver = nvidia_driver()
+    if driver and not gpus_are_hidden():
         raise UserError(
-            f"This machine has an NVIDIA card ({version}), but torch {torch.__version__} cannot use it.",
+            f"This machine has an NVIDIA card ({driver}), but torch {torch.__version__} cannot use it.",
             "Install the torch build that fits the driver, or set CUDA_VISIBLE_DEVICES= to train on the CPU.",
         )
     if torch.backends.mps.is_available():

@@ -17,7 +17,7 @@ MEANS = ("momentum", "beta1", "beta2")
 """Weights of running means, under these names in every optimizer that has them."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Names of the running means of gradients and of their squares, as in torch."""
-NOT_NEGATIVE = ("weight_decay", "epsilon", "adam_lr")
+NOT_NEGATIVE = ("weight_decay", "adam_lr")
 
 
 def roles(model: nn.Module) -> dict[str, str]:
@@ -61,6 +61,8 @@ class OptimizerConfig(Component):
                 raise UserError(f"{flag} is {value:g}.", "Give a number from 0 to below 1.")
             if field.name in NOT_NEGATIVE and not value >= 0:
                 raise UserError(f"{flag} is {value:g}.", "Give a number that is not negative.")
+            if field.name == "epsilon" and not value > 0:  # with 0, a parameter without a gradient becomes 0 / 0
+                raise UserError(f"{flag} is {value:g}.", "Give a small number above 0, such as 1e-8.")
 
     @abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
