@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import runpy
 
 import pytest
 from page_commands import COMMANDS, ROOT, SNIPPETS, TEXTS
 
+import daybreak
 from daybreak import cli
 
 LINKS = [
@@ -52,6 +54,12 @@ def test_the_reference_has_every_command_and_everything_that_reaches_disk() -> N
     wanted = {f"daybreak.schemas.{path.stem}" for path in (ROOT / "src/daybreak/schemas").glob("[!_]*.py")}
     wanted -= {"daybreak.schemas.old_names"}  # maps names of older files; holds no type
     assert wanted - set(page) == set() and len(page) == len(set(page))
+
+
+@pytest.mark.parametrize("name", sorted({*daybreak.__all__} - {"__version__"}))
+def test_each_public_function_takes_paths_as_strings(name: str) -> None:
+    for parameter in inspect.signature(getattr(daybreak, name)).parameters.values():
+        assert "Path" not in parameter.annotation or "str" in parameter.annotation, parameter
 
 
 def test_every_source_file_that_the_architecture_names_exists() -> None:

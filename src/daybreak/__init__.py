@@ -4,7 +4,7 @@ The functions of the commands are imported at their first use, so ``import daybr
 
     import daybreak
 
-    daybreak.prepare(["texts/"], out="data/")
+    daybreak.prepare(["texts/"], "data/mine")
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from daybreak.commands.prepare import prepare
     from daybreak.commands.pretrain import pretrain
     from daybreak.commands.report import report
+    from daybreak.commands.run import run
     from daybreak.commands.search import search
     from daybreak.commands.study import study
     from daybreak.recipe import load_recipe
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "__version__", "evaluate", "export", "load_recipe", "predict", "prepare", "pretrain", "report", "search", "study",
+    "__version__", "evaluate", "export", "load_recipe", "predict", "prepare", "pretrain", "report", "run", "search",
+    "study",
 ]  # fmt: skip
 
 

@@ -96,10 +96,10 @@ def main_of_check_submission(arguments: Sequence[str]) -> None:
 
 
 def evaluate(
-    model: Path,
+    model: Path | str,
     tasks: Sequence[str],
     *,
-    task_dir: str | Path | None = None,
+    task_dir: Path | str | None = None,
     protocol: str = "quick",
     epochs: int | None = None,
     rate: float | None = None,
@@ -107,9 +107,9 @@ def evaluate(
     frozen: bool = False,
     seeds: int | None = None,
     most_seeds: int | None = None,
-    out: Path | None = None,
-    save: Path | None = None,
-    submission: Path | None = None,
+    out: Path | str | None = None,
+    save: Path | str | None = None,
+    submission: Path | str | None = None,
     untrained: bool = False,
     workers: int | None = None,
     backend: str = LOCAL,
@@ -145,7 +145,8 @@ def evaluate(
     from daybreak.evaluation.tasks.kinds import kind_of
 
     with interruptible():
-        source = find_model(model)
+        save, submission = (Path(folder) if folder else None for folder in (save, submission))
+        source = find_model(Path(model))
         chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
         check_seeds(seeds)
         check_price(price)
@@ -154,7 +155,7 @@ def evaluate(
         found = find_tasks(tasks, task_dir)
         if submission is not None:
             _check_submission(found, submission)
-        results_file = RunFolder(make_folder(out or source.usual)).results
+        results_file = RunFolder(make_folder(Path(out or source.usual))).results
         refuse_link_out(results_file.parent, RunFolder(results_file.parent).cells)
         read_results(results_file)
         if save is not None:

@@ -55,10 +55,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def export(
-    run: Path,
+    run: Path | str,
     *,
-    out: Path,
-    data: Path | None = None,
+    out: Path | str,
+    data: Path | str | None = None,
     attend_padding: bool | None = None,
     best: bool = False,
     onnx: bool = False,
@@ -76,6 +76,7 @@ def export(
     from daybreak.exporting.onnx import FILE, check_onnx_installed, write_onnx
     from daybreak.exporting.parity import REFUSED
 
+    run, out = Path(run), Path(out)
     source = RunFolder(run)
     if not source.recipe.exists() and not (run / "config.json").is_file():
         raise UserError(f"'{run}' is neither a run folder nor a model.", "Name one, such as runs/tiny.")
@@ -101,7 +102,7 @@ def export(
         copy_model_folder(source.model, out)
         say(f"Copied the finished model to {out}.")
     else:
-        _export_checkpoint(source, source.best if best else source.checkpoints, out, data or run / "data")
+        _export_checkpoint(source, source.best if best else source.checkpoints, out, Path(data or run / "data"))
     if onnx and (out / REFUSED).exists():
         raise UserError(
             f"The model in '{out}' failed its parity check, so no ONNX is written.",

@@ -162,10 +162,10 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def prepare(
-    inputs: Sequence[str | Path],
-    out: Path,
+    inputs: Sequence[Path | str],
+    out: Path | str,
     *,
-    tokenizer: TokenizerConfig,
+    tokenizer: TokenizerConfig = WordPiece(),
     document: str = "auto",
     text_field: str = "text",
     split_sentences: bool = False,
@@ -189,6 +189,7 @@ def prepare(
         UserError: the inputs cannot be used, or ``out`` cannot be written or contains something else. ``out`` is then
             unchanged.
     """
+    out = Path(out)
     started, steps = time.monotonic(), preprocessing.all_filters()
     preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
     given = addresses(inputs)

@@ -127,8 +127,8 @@ def parse_options(arguments: Sequence[str]) -> PretrainOptions:
 def pretrain(
     recipe: Recipe,
     *,
-    data: Path,
-    out: Path,
+    data: Path | str,
+    out: Path | str,
     overwrite: bool = False,
     fill_memory: bool = False,
     accept_tokenizer: bool = False,
@@ -152,6 +152,7 @@ def pretrain(
             budget is below 20 steps, for example.
         Interrupted: a signal was received; a checkpoint is saved and the same call resumes from it.
     """
+    data, out = Path(data), Path(out)
     started = uptime() if started is None else started
     recipe.check()
     recipe.refuse_without_origin()

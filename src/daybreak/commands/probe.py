@@ -57,12 +57,12 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def probe(
-    model: Path,
+    model: Path | str,
     *,
     tasks: Sequence[str] = (),
-    task_dir: str | Path | None = None,
+    task_dir: Path | str | None = None,
     text: Sequence[str] = (),
-    out: Path | None = None,
+    out: Path | str | None = None,
     rows: int = 2000,
 ) -> Probes:
     """Measure a model without fine-tuning and write ``probes.json``, replacing an earlier one.
@@ -80,7 +80,7 @@ def probe(
     started = time.monotonic()
     if rows < 1:
         raise UserError(f"{rows} training rows are too few.", "Use at least 1 with --rows; the default is 2000.")
-    source = find_model(model)
+    source = find_model(Path(model))
     names = tasks or (DEFAULT_TASKS if task_dir else ())
     jobs = _load_tasks(find_tasks(names, task_dir) if names else [], rows)
     text_source = _find_text(source.run, text, source.folder)
@@ -88,7 +88,7 @@ def probe(
         raise UserError(
             f"There is nothing to probe '{model}' with.", "Give held-out text with --text, or tasks with --task-dir."
         )
-    file = RunFolder(make_folder(out or source.usual)).probes
+    file = RunFolder(make_folder(Path(out or source.usual))).probes
     masked = load_masked_model(source.folder) if text_source else None
     encoder = replace(masked, model=masked.model.base_model) if masked else load_encoder(source.folder)
     heldout = _held_out(masked, text_source) if masked and text_source else None

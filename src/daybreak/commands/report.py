@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def report(
-    runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = True, study: Study | None = None
+    runs: Sequence[Path | str], out: Path | str, *, form: str = "html", text: bool = True, study: Study | None = None
 ) -> Path:
     """Write the report of one or several runs, or of a folder of prepared data; return its path.
 
@@ -79,17 +79,18 @@ def report(
         study: the study that the runs are cells of; its comparisons, which pair pretraining seeds, replace the
             comparisons of runs.
     """
-    if not runs:
+    folders, out = list(dict.fromkeys(map(Path, runs))), Path(out)
+    if not folders:
         raise UserError("No run folder is given.", "Name at least one, as in `daybreak report runs/tiny`.")
     if form not in FORMS:
         raise UserError(f"'{form}' is not a report format.", f"Choose {' or '.join(FORMS)}.")
     if out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out report.html`.")
     sentences: list[str] = []
-    if len(runs) == 1 and is_data_folder(runs[0]):
-        page = corpus_page(runs[0], form=form, text=text)
+    if len(folders) == 1 and is_data_folder(folders[0]):
+        page = corpus_page(folders[0], form=form, text=text)
     else:
-        read = with_unique_labels([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
+        read = with_unique_labels([_with_averages(read_folder(path)) for path in folders])
         comparisons, unpaired = ([], []) if study else _compared(read)
         published = [_published(each) for each in computed()]
         page = render_page(read, comparisons, unpaired, form=form, published=published, text=text, study=study)

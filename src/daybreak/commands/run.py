@@ -209,15 +209,15 @@ def _check_budget(options: RunOptions, arguments: Sequence[str]) -> None:
 def run(
     recipe: Recipe,
     *,
-    out: Path,
-    corpus: Sequence[str | Path] = (),
-    general: Sequence[str | Path] = (),
+    out: Path | str,
+    corpus: Sequence[Path | str] = (),
+    general: Sequence[Path | str] = (),
     text_field: str = "text",
     preprocessing: Preprocessing | None = None,
     workers: int = 0,
     overwrite: bool = False,
     tasks: Sequence[str] = (),
-    task_dir: str | Path | None = None,
+    task_dir: Path | str | None = None,
     protocol: str = "",
     seeds: int | None = None,
     baselines: bool = True,
@@ -239,7 +239,7 @@ def run(
         startup: seconds that Python and the imports took to start. They count against the budget of pretraining.
         procedure: preset, protocol and tasks of the recipe; by default those of the shipped recipe of its name.
     """
-    started = uptime()
+    started, out = uptime(), Path(out)
     folder = RunFolder(out)
     procedure = procedure or procedure_of(recipe)
     if preprocessing is None:

@@ -96,15 +96,15 @@ def read_variant(text: str, data: Path) -> Variant:
 def study(
     variants: Sequence[Variant],
     *,
-    data: Path,
-    out: Path,
+    data: Path | str,
+    out: Path | str,
     budget: str,
     seeds: int = 2,
     threads: int = 0,
     repeat_void: bool = False,
     question: str = "",
     tasks: Sequence[str] = (),
-    task_dir: str | Path | None = None,
+    task_dir: Path | str | None = None,
     protocol: str = "quick",
     task_seeds: int | None = None,
 ) -> Study:
@@ -127,6 +127,7 @@ def study(
     from daybreak.studies.experiment import cells_of, heldout_sets, named_apart, refuse_others, settled
     from daybreak.studies.paired_losses import compare_all, compare_scores
 
+    data, out = Path(data), Path(out)
     named_apart(variants)
     settings = settled(variants, budget, seeds, threads)
     heldout_sets(variants, data)

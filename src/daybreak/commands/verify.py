@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     verify(options.run, data=options.data, last=options.last)
 
 
-def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
+def verify(run: Path | str, *, data: Path | str | None = None, last: int = 0) -> Verified:
     """Repeat the recorded steps of ``run`` and compare gradient norms, every kept checkpoint and the exported model.
 
     The held-out loss of the exported model is measured again. Clock readings, decisions and changes of settings come
@@ -51,11 +51,13 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     from daybreak.training.clock import read_trace
     from daybreak.training.recovery import current_change
 
+    run = Path(run)
+    data = Path(data or run / "data")
     folder = RunFolder(run)
     if not folder.recipe.is_file():
         raise UserError(f"'{run}' is not a run folder.", "Name a folder that daybreak pretrain made.")
     recipe, decisions = load_recipe(run), read_json(folder.decisions, Decisions)
-    shards = open_shards(data or run / "data")
+    shards = open_shards(data)
     refuse_other_data(folder, shards)
     trace = read_trace(folder.trace)
     if not trace or [record.step for record in trace] != list(range(len(trace))):
@@ -63,7 +65,7 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     world = worlds.start()
     try:
         use_device(decisions)
-        job = PretrainingJob(recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=uptime())
+        job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=folder, started=uptime())
         saved = find_weights(folder, trace)
         start = find_start(saved, last, len(trace)) if last else None
         first = start.progress.step if start else 0

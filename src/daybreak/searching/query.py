@@ -129,7 +129,12 @@ class Searcher:
 
 
 def open_search(
-    run: Path, *, data: Path | None = None, index: Path | None = None, method: str = "hybrid", rebuild: bool = False
+    run: Path | str,
+    *,
+    data: Path | str | None = None,
+    index: Path | str | None = None,
+    method: str = "hybrid",
+    rebuild: bool = False,
 ) -> Searcher:
     """Open the search index of a run for many queries; it is built first where it is missing.
 
@@ -137,6 +142,7 @@ def open_search(
         data, index, rebuild: see ``daybreak.search``.
         method: of the queries; ``dense`` needs no BM25 index.
     """
+    run, data, index = Path(run), Path(data) if data else None, Path(index) if index else None
     opened = open_index(run, data=data, folder=index, words=method != "dense", rebuild=rebuild)
     if method == "hybrid" and opened.state.dense_weight is None:
         with working("Measuring the weight of the vectors"):
