@@ -51,7 +51,7 @@ class _TextField:
             raise UserError(
                 f"'{self._name}' {self._unit} {number} has no field '{self._field}', but: {available}."
                 f"{nearest(self._field, names)}",
-                "Name the field that holds the text with --text-field, or leave the file out."
+                f"Name the field that holds the text with --text-field, or rename it to '{self._field}' in the file."
                 + (" Token ids cannot be prepared." if "input_ids" in names else ""),
             )
         self._seen = True
