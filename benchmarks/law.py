@@ -3,10 +3,12 @@
     python benchmarks/law.py --data data/wiki --runs runs/a studies/rate/cells/* --keep law-runs-wiki.json
     python benchmarks/law.py --study studies/text --keep law-runs-text.json
     python benchmarks/law.py --records records --law src/daybreak/forecasting/law.json --out law.json
+    python benchmarks/law.py --check runs/a runs/b --out forecasts.json
 
 The first form writes a record with the features of each run on these data: sizes, losses and training curve. The second
 does the same for all cells of a study-data. The third fits all such records (*law-runs*.json), writes the law that
 ships with the package, and measures it on runs left out of the fit: a fifth of them, all of one text, all of one size.
+The fourth compares the forecasts that runs made with the losses that they reached.
 Runs of other recipes than the flagship's are skipped with a message.
 """
 
@@ -36,7 +38,7 @@ from daybreak.models.importing import load_pretrained
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import load_recipe
 from daybreak.reporting.studies import data_variant
-from daybreak.schemas.forecast import Law, Residual, UsualLoss
+from daybreak.schemas.forecast import ForecastLog, Law, Residual, UsualLoss
 from daybreak.schemas.run import PLATEAU_MARGIN, Decisions, Manifest, Summary
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy
 from daybreak.studies.cell_runner import slug
@@ -297,6 +299,31 @@ def judged(runs: list[LawRun], groups: list[Any]) -> dict[str, Any]:
     }
 
 
+def check(run: RunFolder) -> dict[str, Any]:
+    """Compare the forecasts of a finished run with its loss; each is made at the fraction ``share`` of the run."""
+    summary = read_json(run.summary, Summary)
+    loss = summary.validation.loss
+    return {
+        "run": run.path.name,
+        "recipe": read_recipe_file(run.recipe)["name"],
+        "budget": summary.budget,
+        "tokens": summary.tokens,
+        "loss": round(loss, 4),
+        "forecasts": [
+            {
+                "share": each.made_at,
+                "tokens": round(each.tokens),
+                "loss": round(each.loss, 4),
+                "low": round(each.low, 4),
+                "high": round(each.high, 4),
+                "inside": each.low <= loss <= each.high,
+                "error": round(each.loss / loss - 1.0, 4),
+            }
+            for each in read_json(run.forecast, ForecastLog).forecasts
+        ],
+    }
+
+
 # ---------------------------------------------------------------- command line
 
 
@@ -307,6 +334,7 @@ def main() -> None:
     parser.add_argument("--study", type=Path, help="folder of a daybreak study-data whose cells are kept")
     parser.add_argument("--keep", type=Path, help="where they are kept")
     parser.add_argument("--records", type=Path, help="folder of records to fit on")
+    parser.add_argument("--check", type=Path, nargs="+", default=[], help="finished runs whose forecasts are checked")
     parser.add_argument("--law", type=Path, help="where the law goes that the package carries")
     chosen = parser.parse_args()
     if chosen.short:
@@ -315,6 +343,11 @@ def main() -> None:
         runs = runs_of_study(chosen.study) if chosen.study else runs_in(chosen.runs, chosen.data)
         write_json(chosen.keep or Path("law-runs.json"), {**measure.record("law runs", {}), "runs": runs})
         print(f"{len(runs)} runs kept")
+    if chosen.check:
+        checks = [check(RunFolder(folder)) for folder in chosen.check]
+        measure.finish({**measure.record("forecasts", {}), "runs": checks}, chosen.out)
+        inside = sum(one["forecasts"][0]["inside"] for one in checks)
+        print(f"Before the first step: {inside} of {len(checks)} losses are inside the 90 % interval.")
     if not chosen.records:
         return
     runs = recorded(chosen.records)

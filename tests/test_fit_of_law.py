@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 from benchmark_scripts import beside, script
 from fake_laws import MARKS, PLENTY, SEEN, SIZES, TOKENS, true_loss, usual_loss
+from fake_runs import WriteRun, write_run
 
 from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.law import CENTRE, RunSpec, correct, predict_loss, usual
 from daybreak.schemas.forecast import Law
+from daybreak.schemas.run import Summary
 
-__all__ = ["beside"]  # a fixture
+__all__ = ["beside", "write_run"]  # fixtures
 
 
 def made_up(noise: float, seed: int) -> list[Any]:
@@ -103,3 +107,23 @@ def test_a_run_that_is_left_out_is_forecast_from_the_others() -> None:
         leave_out(runs, [run is runs[0] for run in runs])[0].fitted
     )
     assert leave_out(runs[:fewest], [True] * fewest) == []
+
+
+def test_the_forecasts_of_a_run_are_compared_with_its_loss(write_run: WriteRun) -> None:
+    run = RunFolder(write_run())
+    loss = read_json(run.summary, Summary).validation.loss
+    forecasts = [
+        {
+            "made_at": at,
+            "tokens": 1e6,
+            "loss": loss * by,
+            "low": loss * (by - 0.1),
+            "high": loss * (by + 0.1),
+            "beyond": "",
+        }
+        for at, by in ((0.0, 1.05), (0.5, 0.8))
+    ]
+    write_json(run.forecast, {"forecasts": forecasts, "usual": [], "compression": -0.2})
+    first, second = script("law").check(run)["forecasts"]
+    assert (first["share"], first["inside"], first["error"]) == (0.0, True, pytest.approx(0.05, abs=1e-4))
+    assert (second["share"], second["inside"], second["error"]) == (0.5, False, pytest.approx(-0.2, abs=1e-4))
