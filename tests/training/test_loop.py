@@ -20,6 +20,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.training import checkpoint, loop
 from daybreak.training.checkpoint import Progress
+from daybreak.training.clock import reserve_for
 from daybreak.training.guard import Health
 from daybreak.training.loop import fit, next_mark
 from daybreak.training.objectives.objective import CausalThenMasked
@@ -194,6 +195,39 @@ def test_checkpoints_come_at_their_interval_and_hold_the_sums(tmp_path: Path) ->
     progress = newest(folder, training(tmp_path))
     assert progress.position == 30 * ROWS
     assert 0 < progress.time_by_category["train"] <= made.time_by_category["train"]
+
+
+def test_a_write_that_hangs_once_and_a_step_that_is_stopped_change_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second write takes ten minutes and the step before the mark an hour, of usually 0.05 s and 10 s."""
+    now, writes, inner = [0.0], dict.fromkeys(range(31), 0.05) | {4: 600.0}, take_step
+    saved: list[int] = []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+
+    def slow(made: Training, before: Progress, *arguments: Any, **more: Any) -> Any:
+        now[0] += 3600.0 if before.step == 14 else 10.0
+        return inner(made, before, *arguments, **more)
+
+    def write(made: Training, progress: Progress) -> float:
+        now[0] += writes[progress.step]
+        saved.append(progress.step)
+        return writes[progress.step]
+
+    monkeypatch.setattr(loop, "take_step", slow)
+    monkeypatch.setattr(loop, "save", write)
+    made = training(tmp_path, marks=1)
+    fit(made, checkpoint.START)
+    assert saved[:5] == [2, 4, 6, 8, 10] and saved[-1] == 29
+    assert made.clock.reserve == pytest.approx(reserve_for(validation=0.0, save=0.05, step=10.0))
+
+
+def test_the_reserve_of_the_start_holds_until_a_checkpoint_is_written(tmp_path: Path) -> None:
+    """As after a resume shortly before the last mark: without a write, its seconds are unknown."""
+    made = training(tmp_path, marks=4)
+    made.clock.keep_back(7.0)
+    fit(made, checkpoint.START)
+    assert made.clock.reserve == 7.0
 
 
 if __name__ == "__main__":

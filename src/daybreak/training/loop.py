@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import signal
+import statistics
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -84,8 +86,9 @@ def fit(training: Training, progress: Progress) -> Progress:
                     training, before, tick.progress, second_starts=second_starts, stop_requested=signals.stop_requested
                 )
                 progress = result.progress
-                timer.stepping = time.monotonic() - started
-                training.time_by_category["train"] += timer.stepping
+                seconds = time.monotonic() - started
+                timer.steps.append(seconds)
+                training.time_by_category["train"] += seconds
                 if training.average:
                     training.average.update(progress.step, tick.progress)
                 observe(training, recorder, before, result, tick, rate)
@@ -171,9 +174,9 @@ def interim_validation(training: Training, progress: Progress, tick: Tick, timer
         return progress
     rows = training.decisions.validation_rows
     record = validate(training, progress, tick, rows=rows)
-    # The reserve follows the current timings, not those of the start.
-    whole = training.validation.whole_seconds(training.validation.row_seconds)
-    training.clock.keep_back(reserve_for(validation=whole, save=timer.saving, step=timer.stepping))
+    if timer.saves:  # the reserve follows the current timings, not those of the start
+        whole = training.validation.whole_seconds(training.validation.row_seconds)
+        training.clock.keep_back(reserve_for(validation=whole, save=timer.saving, step=timer.stepping))
     better = record.loss < (math.inf if progress.best is None else progress.best)
     if not better or not training.run or timer.saving >= CHECKPOINT_FRACTION * tick.elapsed:
         return progress
@@ -229,22 +232,37 @@ def write(training: Training, progress: Progress, folder: Path, *, keep: int) ->
 
 
 class CheckpointTimer:
-    """Decides when the next checkpoint is due, and keeps the seconds of the last checkpoint and step."""
+    """Decides when the next checkpoint is due, and knows the usual seconds of a checkpoint and of a step.
+
+    They are medians of the last three: a disk that hangs once, or a process that is stopped for a while, says nothing
+    about the next checkpoint and the end of the run.
+    """
 
     def __init__(self) -> None:
-        self.saving, self.stepping = 0.0, 0.0
-        self._last, self._interval = time.monotonic(), CHECKPOINT_SECONDS
+        self.saves, self.steps = deque[float](maxlen=3), deque[float](maxlen=3)
+        self._last = time.monotonic()
         self._warned = False
 
+    @property
+    def saving(self) -> float:
+        """Seconds of a checkpoint; 0 before the first one."""
+        return statistics.median_low(self.saves) if self.saves else 0.0
+
+    @property
+    def stepping(self) -> float:
+        """Seconds of a step; 0 before the first one."""
+        return statistics.median_low(self.steps) if self.steps else 0.0
+
     def save_if_due(self, training: Training, progress: Progress) -> None:
-        if time.monotonic() - self._last <= self._interval or not training.world.is_first or not training.run:
+        interval = max(CHECKPOINT_SECONDS, self.saving / CHECKPOINT_FRACTION)
+        if time.monotonic() - self._last <= interval or not training.world.is_first or not training.run:
             return
         size = checkpoint.bytes_of(training.model, training.average)
         if not self._warned and (warning := low_room(training.run.path, size)):
             self._warned = True
             say(warning)
-        self.saving = save(training, progress)
-        self._last, self._interval = time.monotonic(), max(CHECKPOINT_SECONDS, self.saving / CHECKPOINT_FRACTION)
+        self.saves.append(save(training, progress))
+        self._last = time.monotonic()
 
 
 def observers(training: Training) -> list[Monitor]:
