@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from in_process import train_on_the_cpu
-from rendezvous import two_ranks
+from rendezvous import free_port, two_ranks
 from safetensors.torch import load_file
 from warm_python import surroundings
 
@@ -141,6 +142,31 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(
     assert abs(summary.validation.loss - alone.validation.loss) <= 1e-5
     ours, theirs = (load_file(RunFolder(each).model / "model.safetensors") for each in (run, tmp_path / "alone"))
     assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) <= 1e-5
+
+
+# ---------------------------------------------------------------- processes of different hosts
+
+
+def one_by_one(start: Start, *ranks: tuple[list[object], dict[str, str]]) -> tuple[list[int], str]:
+    """Start each rank with its own arguments and environment; return the exit codes and what the first one said."""
+    torchrun = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = [start(*words, **torchrun, **own, RANK=str(rank)) for rank, (words, own) in enumerate(ranks)]
+    said = [process.communicate(timeout=120) for process in started]
+    return [process.returncode for process in started], " ".join("".join(said[0]).split())
+
+
+def test_a_restart_after_a_crash_on_another_host_does_not_delete_the_run(
+    start: Start, finished: Path, data: Path, shape: list[str], tmp_path: Path
+) -> None:
+    """torchrun counts a restart only on the host whose process failed. The hosts share the disk of the run."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    words = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", "--overwrite", *shape]
+    counts = [{"TORCHELASTIC_RESTART_COUNT": count} for count in "10"]
+    codes, said = one_by_one(start, *((words, count) for count in counts))
+    assert codes == [0, 0] and "--overwrite is ignored" in said and "is finished" in said
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
 # ---------------------------------------------------------------- the comparison itself

@@ -163,16 +163,14 @@ def pretrain(
     job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started, fill_memory=fill_memory)
     if not accept_tokenizer:
         check_tokenizer(run, recipe, shards.manifest)
-    if overwrite and worlds.is_restart():
-        say("torchrun started this process again, so --overwrite is ignored and the run continues.")
-        overwrite = False
-    if overwrite:
-        _refuse_unusable(job)
-        run.delete([data, *source_folders(recipe)])
-    check_folder(run, recipe, shards)
+    if not overwrite:
+        check_folder(run, recipe, shards)
     world = worlds.start()
     with ExitStack() as alive:  # the heartbeat lasts until the processes have disconnected, which may take seconds
         try:
+            if overwrite:
+                _delete(job, world)
+                check_folder(run, recipe, shards)
             finished, created = world.broadcast(run.summary.exists()), False
             if not finished:
                 step_tokens = recipe.global_batch(world.size) * recipe.length
@@ -188,6 +186,17 @@ def pretrain(
             return _pretrain(job, world, watching, alive, created)
         finally:
             worlds.stop(world)
+
+
+def _delete(job: PretrainingJob, world: World) -> None:
+    """Delete the run folder, unless torchrun started one of the processes again after a crash."""
+    # torchrun counts restarts on each host: on those whose processes did not fail, it is the first start.
+    if world.any(worlds.is_restart()):
+        say("torchrun started this process again, so --overwrite is ignored and the run continues.")
+        return
+    _refuse_unusable(job)
+    job.run.delete([job.data, *source_folders(job.recipe)])
+    world.any(False)  # wait for all, so that none deletes what another one begins
 
 
 def _refuse_unusable(job: PretrainingJob) -> None:
