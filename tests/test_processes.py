@@ -17,8 +17,10 @@ from safetensors.torch import load_file
 from warm_python import surroundings
 
 from daybreak.commands import pretrain
+from daybreak.commands.prepare import prepare
 from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.run_folder import RunFolder
+from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.recipe import Recipe, load_recipe, resolved
 from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
@@ -35,6 +37,7 @@ TOLERANCE = 1e-5
 EVERY_STEP = """
 import dataclasses
 from daybreak.commands import pretrain
+from daybreak.commands.prepare import prepare
 from daybreak.training import loop
 pretrain.fit = lambda training, progress: loop.fit(dataclasses.replace(training, record_seconds=0.0), progress)
 pretrain.finish = lambda *_: None
@@ -167,6 +170,22 @@ def test_a_restart_after_a_crash_on_another_host_does_not_delete_the_run(
     codes, said = one_by_one(start, *((words, count) for count in counts))
     assert codes == [0, 0] and "--overwrite is ignored" in said and "is finished" in said
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.mark.parametrize("what", ["options", "data"])
+def test_processes_with_different_options_or_data_are_refused(
+    what: str, start: Start, data: Path, corpus: Path, shape: list[str], tmp_path: Path
+) -> None:
+    """They would read other sequences of the text than the first process means."""
+    theirs, more = data, ["--seed", "1"]
+    if what == "data":  # the same documents, prepared in another order
+        (tmp_path / "turned.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[::-1]))
+        theirs, more = tmp_path / "turned", []
+        prepare([tmp_path / "turned.jsonl"], theirs, tokenizer=Existing(folder=str(data)))
+    words = ["pretrain", "tiny", "--out", tmp_path / "run", "--budget", "40steps", *shape, "--data"]
+    codes, said = one_by_one(start, ([*words, data], {}), ([*words, theirs, *more], {}))
+    assert codes == [2, 2] and "have different options or different data" in said
+    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------- the comparison itself

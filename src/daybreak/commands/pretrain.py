@@ -29,6 +29,7 @@ from daybreak.core.formatting import check_price
 from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.core.process import process_started, uptime
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import fingerprint, to_dict
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
@@ -168,6 +169,7 @@ def pretrain(
     world = worlds.start()
     with ExitStack() as alive:  # the heartbeat lasts until the processes have disconnected, which may take seconds
         try:
+            _refuse_differences(job, world)
             if overwrite:
                 _delete(job, world)
                 check_folder(run, recipe, shards)
@@ -186,6 +188,18 @@ def pretrain(
             return _pretrain(job, world, watching, alive, created)
         finally:
             worlds.stop(world)
+
+
+def _refuse_differences(job: PretrainingJob, world: World) -> None:
+    """Raise UserError on every process if the options or the data of one differ from those of the first process."""
+    recipe, manifest = to_dict(job.recipe), job.shards.manifest
+    del recipe["tokenizer"], recipe["origin"]  # they hold paths, which may differ between hosts
+    own = fingerprint([recipe, manifest.tokenizer, manifest.train, manifest.heldout])
+    if world.any(own != world.broadcast(own)):
+        raise UserError(
+            "The processes of this run have different options or different data.",
+            "Give the same command on every host, and copy the folder of --data from one host to the others.",
+        )
 
 
 def _delete(job: PretrainingJob, world: World) -> None:
