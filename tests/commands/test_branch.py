@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,26 @@ def test_a_branch_of_a_run_in_its_second_phase_stays_there(data: Path, tmp_path:
     command(*words, "--out", tmp_path / "run3", "--phase2.start", "1")  # unless it has no second phase any more
     summary = read_json(tmp_path / "run3" / "summary.json", Summary)
     assert (summary.rows, summary.tokens) == (20 * 8, 20 * 8 * 32)
+
+
+def test_a_second_phase_to_come_keeps_its_place_before_the_finish(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that decays from 0.4 on, 0.85 and 0.9 are at 0.75 and 0.833 of what is left."""
+    recipe = small_recipe(budget="40steps")
+    later, finish = (
+        replace(recipe.phase2, start=0.85, length=64, batch=2),
+        replace(recipe.finish, length=32, longest=30),
+    )
+    pretrain.pretrain(replace(recipe, phase2=later, finish=finish), data=data, out=tmp_path / "run")
+    capsys.readouterr()
+    command("pretrain", "--from", tmp_path / "run", "--extend", "70steps", "--data", data, "--out", tmp_path / "run2")
+    assert load_recipe(tmp_path / "run2").phase2.start == pytest.approx(0.75)
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "Second phase from 76% on" in said and "Finish from 84% on" in said
+    lines = steps(tmp_path / "run2")
+    read = [now.tokens - before.tokens for before, now in pairwise(lines[51:61])]
+    assert read == [8 * 32] + [2 * 64] * 6 + [8 * 32] * 2
 
 
 # ---------------------------------------------------------------- refusals

@@ -19,6 +19,7 @@ from daybreak.data.sequences.views import ViewRows
 from daybreak.recipe import load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.loop import fit
+from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import LossHistory, SecondPhase, schedule_progress, second_phase_starts
@@ -144,6 +145,17 @@ def test_a_run_on_the_plateau_of_its_training_loss_stays_in_the_first_phase(tmp_
     seen = two(tmp_path, SecondPhase(length=24, when_flat=True))
     lazy = replace(seen.training, objective=Lazy(), optimizer=torch.optim.SGD(seen.training.model.parameters(), 1e-9))
     assert fit(lazy, checkpoint.START).second_from is None
+
+
+def test_no_second_phase_starts_within_the_finish(tmp_path: Path) -> None:
+    """It would be announced and train no sequence."""
+    made = two(tmp_path, SecondPhase(start=0.8, length=24), finish=Finish(start=0.5)).training
+
+    def pairs(position: int, rows: int, progress: float) -> Batch:
+        return replace(rows_of(position, rows, 12), documents=np.arange(position, position + rows) // 2)
+
+    made = replace(made, phases=(*made.phases, replace(made.phases[0], take=pairs)))
+    assert fit(made, checkpoint.START).second_from is None
 
 
 @pytest.mark.parametrize("change", [0.15, 0.25, 0.3625])

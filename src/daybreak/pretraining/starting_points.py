@@ -77,7 +77,8 @@ def extended(source: Path, budget: str) -> Recipe:
     """Return the recipe that continues the run ``source`` for ``budget`` from its last checkpoint before the decay.
 
     The learning rate stays constant and then decays over the same fraction of the new run as of the old one. The
-    objective continues where it was. A message says so if ``budget`` is not longer than what ``source`` had left.
+    objective continues where it was, and so does the embedding finish; a second phase to come keeps its place before
+    it. A message says so if ``budget`` is not longer than what ``source`` had left.
     """
     run = RunFolder(source)
     if not run.recipe.is_file():
@@ -102,8 +103,13 @@ def extended(source: Path, budget: str) -> Recipe:
             f"with {new.text} this run sees no more text and will probably not be better."
         )
     begin = recipe.origin.begin + (1.0 - recipe.origin.begin) * newest.progress.branched_at
+    second = recipe.phase2
+    if recipe.finish.enabled and newest.progress.second_from is None:
+        start = 1.0 - (1.0 - second.start) / (1.0 - newest.progress.branched_at)
+        second = replace(second, start=max(1e-6, start))  # at once, if it was about to start
     return replace(
         recipe,
+        phase2=second,
         schedule=Trapezoid(warmup=0.0, decay=1.0 - decay_starts),
         ramp=recipe.ramp if recipe.ramp.microbatches else Ramp(),
         budget=budget,

@@ -77,7 +77,8 @@ def fit(training: Training, progress: Progress) -> Progress:
                 at_start = second_phase_starts(
                     training.phase2, before.losses, tick.progress, plateau_loss, training.conditions
                 )
-                second_starts = before.second_from is None and at_start
+                # Within the finish it would train no sequence.
+                second_starts = before.second_from is None and at_start and not training.finishing(tick.progress)
                 if second_starts:
                     before = replace(before, second_from=tick.progress)
                 rate = learning_rate(training, before, tick.progress, peaks)
