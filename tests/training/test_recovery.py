@@ -66,6 +66,17 @@ class Bowl(Objective):
         return LossSum(sum=len(batch) * squares / 2, count=len(batch))
 
 
+def test_a_return_to_a_checkpoint_from_before_a_resume_keeps_the_count_of_resumes(tmp_path: Path) -> None:
+    made = training(tmp_path / "run", objective=SICK)
+    with pytest.raises(Stopped):
+        journaled(Recorded(made, stop=96).training)
+    rest = training(tmp_path / "run", objective=SICK)
+    progress = newest(RunFolder(tmp_path / "run").checkpoints, rest)
+    done = journaled(rest, replace(progress, resumes=progress.resumes + 1))
+    assert read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes[0].step == 11 < progress.step == 12
+    assert done.resumes == 1
+
+
 def test_a_step_that_is_not_finite_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
     sick = Poisoned(inner=Neighbours(), first=99, last=99)
     made = training(tmp_path / "run", objective=sick)

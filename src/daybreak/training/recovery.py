@@ -117,6 +117,7 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
     before = replace(
         before,
         elapsed=training.clock.elapsed(),
+        resumes=progress.resumes,
         time_by_category=dict(training.time_by_category),
         health=replace(before.health, dropped=progress.health.dropped),
     ).scaled_for(training.decisions.precision)
