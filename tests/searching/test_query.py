@@ -69,6 +69,12 @@ def test_bm25_is_that_of_the_library(searcher: Searcher) -> None:
     assert [result.score for result in found] == pytest.approx(np.sort(scores)[::-1][:10], abs=1e-5)
 
 
+def test_a_query_is_tokenized_as_the_passages_were(searcher: Searcher) -> None:
+    """They are decoded from tokens, without accents, and with spaces around punctuation."""
+    found = searcher.search("s\u00e0ilor_River", method="bm25")
+    assert found and found == searcher.search("sailor river", method="bm25")
+
+
 def test_hybrid_adds_both_on_one_scale(searcher: Searcher) -> None:
     sparse, dense = (searcher.scores(WORDS, method) for method in ("bm25", "dense"))
     weight = searcher.index.state.dense_weight

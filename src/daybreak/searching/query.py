@@ -93,8 +93,12 @@ class Searcher:
         return standardised(sparse) + max(weight, TIES) * dense
 
     def _sparse(self, words: str) -> np.ndarray:
-        """Return float64 [N] of BM25 scores."""
-        found = bm25_query(self.index.bm25, words)
+        """Return float64 [N] of BM25 scores, of the query as the passages are: decoded from tokens.
+
+        The tokenizer may remove accents, or part ``read_csv`` and Chinese words.
+        """
+        tokenizer = self.index.source.tokenizer
+        found = bm25_query(self.index.bm25, tokenizer.decode(tokenizer.encode(words, add_special_tokens=False).ids))
         return np.zeros(self.index.state.passages) if found is None else found
 
     def _dense(self, words: str) -> np.ndarray:
