@@ -36,7 +36,7 @@ from daybreak.schemas.run import Manifest
 from daybreak.schemas.search import SearchIndex
 from daybreak.searching.passages import MOST_TOKENS, SPLITS, PassageReader, cut_passages
 
-FORMAT = 1
+FORMAT = 2
 PART = 16_384
 """Passages that are embedded before the index is saved."""
 STATE, PASSAGES, VECTORS, BM25 = "index.json", "passages.npy", "vectors.npy", "bm25"

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-WORD = re.compile(r"\w+")
+from daybreak.core.words import word_pattern
+
 DENSE_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Weights of the other ranker's scores, from which queries with a known passage select one."""
 
@@ -24,17 +25,19 @@ def bm25_index(passages: Iterable[str]) -> Any:
     import bm25s  # here, so that training does without it
 
     vocabulary: dict[str, int] = {}
-    ids = [
-        [vocabulary.setdefault(word, len(vocabulary)) for word in WORD.findall(passage.lower())] for passage in passages
-    ]
+    ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in _words(passage)] for passage in passages]
     index = bm25s.BM25(k1=1.5, b=0.75, csc_backend="scipy")
     index.index((ids, vocabulary or {"": 0}), show_progress=False)
     return index
 
 
+def _words(text: str) -> list[str]:
+    return re.findall(word_pattern(), text.lower())
+
+
 def bm25_query(index: Any, query: str) -> np.ndarray | None:
     """Return float64 [N] of BM25 scores; None where no passage holds a word of the query."""
-    words = [word for word in dict.fromkeys(WORD.findall(query.lower())) if word in index.vocab_dict]
+    words = [word for word in dict.fromkeys(_words(query)) if word in index.vocab_dict]
     return index.get_scores(words).astype(np.float64) if words else None
 
 
