@@ -148,6 +148,25 @@ def test_encodings(raw: bytes, text: str | None) -> None:
     assert decode_page(raw) == text
 
 
+@pytest.mark.parametrize(
+    ("label", "codec", "text"),
+    [
+        ("gb2312", "gbk", "\u6731\u9555\u57fa"),
+        ("Shift_JIS", "cp932", "\u2460 \u9ad9\u5cf6\u5c4b"),
+        ("euc-kr", "cp949", "\ub620\ubc29\uac01\ud558"),
+        ("big5", "big5hkscs", "\u5cef \u5605"),
+        ("tis-620", "cp874", "\u0e44\u0e17\u0e22 \u201c"),
+        ("x-sjis", "cp932", "\u65e5\u672c"),
+        ("windows-874", "cp874", "\u0e44\u0e17\u0e22"),
+        ("iso-8859-8-i", "iso8859-8", "\u05e9\u05dc\u05d5\u05dd"),
+    ],
+)
+def test_encodings_are_read_as_browsers_do(label: str, codec: str, text: str) -> None:
+    """Many pages name an encoding and use characters of the larger one that contains it."""
+    page = f"<meta charset={label}>{text}"
+    assert decode_page(page.encode(codec)) == page
+
+
 def test_files_that_are_no_pages_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markup, "LARGEST_PAGE", 1000)
     (tmp_path / "a.html").write_text("<p>fine")

@@ -60,11 +60,19 @@ _NAMED = re.compile(
 _ENCODINGS = frozenset(
     """utf-8 cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp866 cp874 cp932 cp949 koi8-r koi8-u
     iso8859-2 iso8859-3 iso8859-4 iso8859-5 iso8859-6 iso8859-7 iso8859-8 iso8859-10 iso8859-13 iso8859-14 iso8859-15
-    iso8859-16 mac-roman mac-cyrillic shift_jis euc_jp iso2022_jp gb2312 gbk gb18030 big5 euc_kr tis-620""".split()
+    iso8859-16 mac-roman mac-cyrillic euc_jp iso2022_jp gb18030 big5hkscs""".split()
 )
 """Accepted codecs. Others of Python's codecs are slow or not text encodings."""
-_WESTERN = frozenset("ascii iso8859-1 iso8859-9".split())
-"""Codecs that browsers decode as the Windows code page that contains them."""
+_LABELS = {
+    "iso-8859-8-i": "iso8859-8", "windows-874": "cp874", "windows-31j": "cp932", "x-sjis": "cp932",
+    "windows-949": "cp949", "x-gbk": "gb18030", "x-euc-jp": "euc_jp",
+}  # fmt: skip
+"""Names of encodings on pages that Python does not know."""
+_CONTAINED_IN = {
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "tis-620": "cp874", "iso8859-11": "cp874",
+    "shift_jis": "cp932", "euc_kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
+}  # fmt: skip
+"""Codecs that browsers decode as a larger one that contains them, because pages use its characters, too."""
 
 
 def read_page(part: FileRange) -> Iterator[str]:
@@ -103,11 +111,10 @@ def decode_page(raw: bytes) -> str | None:
 
 def _encoding(label: str) -> str:
     try:
-        name = codecs.lookup(label).name
+        name = codecs.lookup(_LABELS.get(label.lower(), label)).name
     except LookupError:
         return "utf-8"
-    if name in _WESTERN:
-        return "cp1254" if name == "iso8859-9" else "cp1252"
+    name = _CONTAINED_IN.get(name, name)
     return name if name in _ENCODINGS else "utf-8"
 
 
