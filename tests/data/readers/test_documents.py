@@ -38,6 +38,8 @@ def test_lines_are_sentences_if_they_end_like_sentences(poem: Path, tmp_path: Pa
     wrapped = tmp_path / "t.txt"
     wrapped.write_text("A text that goes\non for some lines\nand then ends.\n\nAnother one that\nis wrapped.\n")
     assert [document.sentences for document in read(wrapped)] == [None, None]
+    (hindi := tmp_path / "h.txt").write_text("वह घर है।\nवह नदी है।\n\nवह कौन है\uff1f\n", "utf-8")
+    assert [document.sentences for document in read(hindi)] == [("वह घर है।", "वह नदी है।"), ("वह कौन है\uff1f",)]
 
 
 def test_the_rule_is_chosen_from_the_text(tmp_path: Path, poem: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,19 @@ def test_sentences_come_back(sentences: list[str]) -> None:
     assert split_sentences("\n".join(sentences)) == sentences
 
 
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["वह घर है।", "वह नदी है।"],
+        ["كيف حالك؟!", "الحمد لله."],
+        ["یہ گھر ہے\u06d4", "یہ دریا ہے\u06d4"],
+        ["本当\uff01\uff1f", "「はい。」", "えっ\uff1f\uff1f\uff1f"],
+    ],
+)
+def test_sentences_of_other_scripts_come_back(sentences: list[str]) -> None:
+    assert split_sentences(" ".join(sentences)) == sentences
+
+
 def test_wrapped_lines_are_joined_and_blank_lines_part() -> None:
     text = "A Heading\n\nA sentence that\nis wrapped. Another\none.\n \n\nLast"
     assert split_sentences(text) == ["A Heading", "A sentence that is wrapped.", "Another one.", "Last"]

@@ -91,3 +91,13 @@ def test_chinese_sentences_are_shown() -> None:
     stream = np.array(tokenizer.encode(sentence * 4).ids)
     (example,) = fill_mask(TINY.build(tokenizer.get_vocab_size()), tokenizer, stream, count=1)
     assert "[MASK]" in example.text and example.answer in sentence and len(example.answer) == 1
+
+
+def test_hindi_sentences_are_shown() -> None:
+    """Their words contain vowel signs, which are no letters, and they end in a danda."""
+    sentence = "किसान हर सुबह नदी के पास सुंदर बगीचा देखता है ।"
+    tokenizer = by_letter([sentence])
+    tokenizer.normalizer = None
+    stream = np.array(tokenizer.encode(" ".join([sentence] * 4)).ids)
+    (example,) = fill_mask(TINY.build(tokenizer.get_vocab_size()), tokenizer, stream, count=1)
+    assert "[MASK]" in example.text and example.answer in sentence.split() and len(example.answer) >= 4

@@ -36,7 +36,9 @@ LARGEST_DOCUMENT = 4 << 20
 """Characters. A longer document is split at a line break, which bounds memory."""
 SHORTEST_CHUNK, LONGEST_CHUNK = 200 / 820, 1000 / 820
 """Chunks shorter or longer than these fractions of the requested length are dropped (limits of pretraining-BERT)."""
-_SENTENCE_END = re.compile(r"""[.!?\u2026\u3002]["'\u201d\u2019)\]]*\s*$""")
+FULL_STOPS = "\u3002\uff01\uff1f\uff61\u0964\u0965\u061f\u06d4\u104b\u17d4\u17d5\u0589\u1362"
+"""Marks that end a sentence, of Chinese and Japanese, Hindi, Arabic and Urdu, Burmese, Khmer, Armenian and Ethiopic."""
+_SENTENCE_END = re.compile(rf"""[.!?\u2026{FULL_STOPS}]["'\u201d\u2019\u00bb\u300d\u300f)\]]*\s*$""")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A sentence ends at ``.``, ``!``, ``?`` or an ellipsis, including closing quotes and brackets, if whitespace and a
 possible start of a sentence follow. A full stop after an abbreviation, an initial or a list number does not end a
-sentence. A blank line always does; a single line break counts as a space. Ideographic marks need no whitespace.
+sentence. A blank line always does; a single line break counts as a space. The full stops of other scripts (Chinese and
+Japanese, Hindi, Arabic and Urdu, Burmese, Khmer, Armenian, Ethiopic) mark nothing else and need no whitespace.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from daybreak.data.readers.documents import Document
+from daybreak.data.readers.documents import FULL_STOPS, Document
 
 NEVER_LAST = frozenset(
     """adj adm assoc asst brig bros capt cmdr col cpl dr fr gen gov hon lt maj messrs mlle mme mr mrs ms msgr mt mx
@@ -31,10 +32,10 @@ OPENERS = frozenset(
 """Words that begin a new sentence after "U.S." or "a.m."; other capitalized words continue it ("U.S. Senate")."""
 
 _BREAK = re.compile(
-    r"""
-    (?<! [.!?\u2026] ) (?P<mark> [.!?\u2026]++ ) (?P<close> ["'\u201d\u2019\u00bb)\]}]*+ ) (?P<space> \s+ )
-    (?= ["'\u201c\u2018\u00ab(\[{\-\u2013\u2014]*+ (?P<next> [^\W_]+ ) )
-    | (?P<wide> [\u3002\uff01\uff1f] ["'\u201d\u2019\u300d\u300f)]* ) (?P<gap> \s* )
+    rf"""
+    (?<! [.!?\u2026] ) (?P<mark> [.!?\u2026]++ ) (?P<close> ["'\u201d\u2019\u00bb)\]}}]*+ ) (?P<space> \s+ )
+    (?= ["'\u201c\u2018\u00ab(\[{{\-\u2013\u2014]*+ (?P<next> [^\W_]+ ) )
+    | (?P<wide> [{FULL_STOPS}] [{FULL_STOPS}.!?\u2026]*+ ["'\u201d\u2019\u00bb\u300d\u300f)]* ) (?P<gap> \s* )
     """,
     re.VERBOSE,
 )

@@ -54,7 +54,7 @@ def fill_mask(
 def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds, longest: int) -> tuple[list[int], int] | None:
     """Return the ids of the first full sentence of the passage and the position of the word to mask, or None."""
     text = tokenizer.decode([int(i) for i in ids if i not in (special.cls, special.sep)])
-    for sentence in re.split(r"(?<=[.!?]) |(?<=[\u3002\uff01\uff1f])", text)[1:-1]:
+    for sentence in re.split(r"(?<=[.!?\u0964\u061f\u06d4]) |(?<=[\u3002\uff01\uff1f])", text)[1:-1]:
         sentence = sentence.strip()
         if not _is_shown(sentence):
             continue
@@ -72,7 +72,12 @@ def _is_shown(sentence: str) -> bool:
     words, wide = sentence.split(), sum(map(_is_wide, sentence))
     if 2 * wide > len(sentence.replace(" ", "")):
         return CHARACTERS[0] <= wide <= CHARACTERS[1]
-    return WORDS[0] <= len(words) <= WORDS[1] and words[0].isalpha()
+    return WORDS[0] <= len(words) <= WORDS[1] and all(map(_is_letter, words[0]))
+
+
+def _is_letter(character: str) -> bool:
+    """Return whether a character is a letter or a mark on one, such as the vowel signs of Hindi."""
+    return character.isalpha() or unicodedata.category(character).startswith("M")
 
 
 def _is_wide(character: str) -> bool:
@@ -88,8 +93,12 @@ def _is_word(sentence: str, start: int, stop: int) -> bool:
     word = sentence[start:stop].strip()
     if word and all(map(_is_wide, word)):
         return True
-    before = sentence[: stop - len(word)][-1:]
-    return len(word) >= 4 and word.isalpha() and not before.isalnum() and not sentence[stop : stop + 1].isalnum()
+    beside = sentence[: stop - len(word)][-1:] + sentence[stop : stop + 1]
+    return (
+        len(word) >= 4
+        and all(map(_is_letter, word))
+        and not any(_is_letter(character) or character.isalnum() for character in beside)
+    )
 
 
 def _guess(model: Encoder, tokenizer: Tokenizer, ids: list[int], place: int, special: SpecialIds) -> FillMask:
