@@ -55,6 +55,16 @@ def test_the_exit_code_stays_where_no_message_can_be_printed(arguments: tuple[st
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "caf\\udce9 \u65e5"), ("ascii", "caf\\udce9 \\u65e5")])
+def test_what_the_encoding_of_the_terminal_lacks_is_escaped(encoding: str, shown: str) -> None:
+    """Such as a file name that is not UTF-8, or search results in Chinese in a terminal of another encoding."""
+    script = "from daybreak import cli; from daybreak.core.terminal import say\n"
+    script += r"cli.dispatch = lambda _: say('caf\udce9 \u65e5'); cli.main([])"
+    environment = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout.decode()) == (0, f"{shown}\n"), done.stderr
+
+
 @pytest.mark.parametrize("columns", ["1", "2", "5", "10"])
 def test_help_in_a_narrow_terminal_ends(columns: str) -> None:
     script = "from daybreak.cli import main; main(['status', '--help'])"

@@ -4,6 +4,7 @@ Each command declares and parses its options itself, in ``commands/``, and is im
 """
 
 import errno
+import io
 import os
 import shutil
 import sys
@@ -40,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # machine and save much on a busy one (docs/log.md). libgomp reads this when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     widen_narrow_terminal()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # As standard error: a file name or text that the encoding of the terminal lacks ends no command.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = run_command(list(sys.argv[1:] if arguments is None else arguments))
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # gloo's threads sometimes abort while the interpreter shuts down, which would replace the exit code.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json, read_json_lines, refuse_link_out, reserve
+from daybreak.core.files import read_json, read_json_lines, refuse_link_out, reserve, write_json
 from daybreak.schemas.run import Parity, SpecialIds
 
 
@@ -62,6 +62,12 @@ def test_what_cannot_be_read_is_reported_with_the_file(content: bytes | None, ou
     with pytest.raises(UserError, match=output) as caught:
         read_json(path)
     assert "some.json" in caught.value.sentence and str(tmp_path) in caught.value.sentence
+
+
+def test_a_file_name_that_is_not_utf_8_is_kept(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9 \xc3\xa9.txt")
+    write_json(tmp_path / "some.json", {name: [name]})
+    assert read_json(tmp_path / "some.json") == {name: [name]}
 
 
 def test_lines_are_read_until_the_one_that_a_kill_tore(tmp_path: Path) -> None:

@@ -56,10 +56,13 @@ def refuse_link_out(folder: Path, path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` atomically: readers see the old file or the new one, never a part."""
+    """Replace ``path`` by ``text`` atomically: readers see the old file or the new one, never a part.
+
+    A file name in it that is not UTF-8 has surrogates, which are written as in JSON: ``\\udce9``.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
