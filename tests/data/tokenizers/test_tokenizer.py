@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from language_texts import language_texts
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import to_dict
@@ -205,6 +205,15 @@ def test_tokens_that_continue_a_word(tokenizer: Tokenizer) -> None:
     pieces = tokenizer.get_vocab()
     assert len(table) == 900 and not table[:5].any()
     assert {piece for piece, id in pieces.items() if table[id]} == {p for p in pieces if p.startswith("##")}
+
+
+def test_tokens_that_continue_a_word_of_sentencepiece() -> None:
+    """As XLM-RoBERTa's, where the first token of a word begins with its space."""
+    continuing = dict.fromkeys(("ing", "\u4f60", "\u093f", "7"), True)
+    pieces = {"<unk>": False, "\u2581read": False, "\u2581": False, ",": False, **continuing}
+    made = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    assert dict(zip(pieces, continuation_table(made).tolist())) == pieces
 
 
 def test_the_overlap_of_two_vocabularies(tokenizer: Tokenizer, texts: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
 UNSPACED = frozenset(map(chr, (*range(0x0E00, 0x10A0), *range(0x1780, 0x1800))))
 UNSPACED_FRACTION = 0.01
 """Minimum fraction of such characters in a text of such a script."""
+PIECE_SPACE = "\u2581"
+"""The space in a vocabulary of SentencePiece, such as XLM-RoBERTa's."""
 
 FILES = (
     "tokenizer.json",
@@ -204,12 +207,19 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 
 def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
-    """Return bool[vocabulary]: the ids of tokens that continue a word (``##``, or see ``continues_word``)."""
+    """Return bool[vocabulary]: the ids of tokens that continue a word if they are not the first of their text.
+
+    These are tokens with ``##``, those of ``continues_word``, and of SentencePiece those that begin with a letter,
+    digit or mark and not with its space.
+    """
     table = np.zeros(vocabulary_size(tokenizer), bool)
     parted = tokenizer.pre_tokenizer.pre_tokenize_str(" a") if tokenizer.pre_tokenizer else []
-    byte_level = bool(parted) and parted[0][0].startswith(SPACE)
+    space = parted[0][0][0] if parted else ""
     for token, id in tokenizer.get_vocab().items():
-        table[id] = continues_word(token) if byte_level else token.startswith("##")
+        if space == PIECE_SPACE:
+            table[id] = unicodedata.category(token[0])[0] in "LMN"
+        else:
+            table[id] = continues_word(token) if space == SPACE else token.startswith("##")
     table[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]] = False
     return table
 
