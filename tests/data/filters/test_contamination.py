@@ -156,6 +156,9 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "rte.parquet").write_bytes(b"PAR1\x15\0" + " ".join(WORDS[:20]).encode() + b"\nPAR1")
     with pytest.raises(UserError, match=r"rte.parquet' is binary, not text \(line 1\)"):
         EvaluationTexts.read([tmp_path / "rte.parquet"])
+    (tmp_path / "windows.tsv").write_bytes(b"0\tfine\n1\t" + " ".join(WORDS[:20]).encode() + b" caf\xe9\n")
+    with pytest.raises(UserError, match=r"windows.tsv' is not UTF-8 text \(line 2\). Convert it"):
+        EvaluationTexts.read([tmp_path / "windows.tsv"])
 
 
 def test_an_index_is_the_same_in_every_process(tmp_path: Path) -> None:

@@ -218,7 +218,13 @@ def _decoded(file: InputFile) -> Iterator[str]:
             raise UserError(
                 f"'{file.given}' is binary, not text (line {number}).", "Give plain text, .csv, .tsv or .jsonl."
             )
-        yield line.decode("utf-8", "replace").lstrip("\ufeff")
+        try:
+            yield line.decode("utf-8").lstrip("\ufeff")
+        except UnicodeDecodeError:  # words with other bytes would never be found either
+            raise UserError(
+                f"'{file.given}' is not UTF-8 text (line {number}).",
+                "Convert it, as in: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW.",
+            ) from None
 
 
 def _cells(lines: Iterator[str], given: str) -> Iterator[str]:
