@@ -519,6 +519,14 @@ def test_a_preprocessing_that_cannot_be_meant_is_refused(
 # ---------------------------------------------------------------- the account of the text
 
 
+def test_blank_lines_in_a_document_are_no_words(tmp_path: Path) -> None:
+    texts = [f"Title {number}\n\n\nA first line\nand a second.\n\nThe end" for number in range(40)]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    prepare([tmp_path / "text.jsonl"], tmp_path / "data", tokenizer=SMALL, workers=1)
+    report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
+    assert report.words == sum(len(text.split()) for text in texts)
+
+
 @pytest.mark.usefixtures("small_parts")
 def test_the_account_adds_up(records: Path, tmp_path: Path) -> None:
     evaluation = tmp_path / "task.txt"

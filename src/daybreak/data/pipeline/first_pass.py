@@ -9,6 +9,7 @@ The clean text of a part is kept for the second pass if it fits, because parsing
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from daybreak.schemas.corpus import DroppedText
 
 ROW = np.dtype([("key", "<u8"), ("characters", "<u4"), ("words", "<u4"), ("reason", "<u4")])
 """One document. reason: 0 if it is kept, else the 1-based index of its reason in ``Facts.reasons``."""
+LINE_BREAKS = re.compile("\n+")
 EXAMPLES = 3
 """Examples stored for each reason."""
 EXAMPLE_CHARACTERS = 400
@@ -146,7 +148,7 @@ def _read(job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int)
                     why = why_not(text)
                 except FilterFailed as failed:
                     raise failed.on(job.corpus.place(number, place)) from None
-                key, words = document_key(text), text.count(" ") + text.count("\n") + 1  # the text is clean
+                key, words = document_key(text), text.count(" ") + len(LINE_BREAKS.findall(text)) + 1  # it is clean
                 code = codes.setdefault(why, len(codes) + 1) if why else 0
                 rows.write(np.array((key, len(text), words, code), ROW).tobytes())
                 if why is None:
