@@ -126,6 +126,9 @@ def test_a_part_of_the_texts_is_of_all_of_them() -> None:
 FRENCH = (
     "L'\u00e9t\u00e9 dernier, nous avons visit\u00e9 la for\u00eat et le ch\u00e2teau pr\u00e8s de la rivi\u00e8re."
 )
+RUSSIAN = (
+    "\u041d\u043e\u0432\u044b\u0439 \u0434\u043e\u043c \u0441\u0442\u043e\u0438\u0442 \u0443 \u0440\u0435\u043a\u0438"
+)
 ENGLISH = "Last summer we saw the forest and the castle near the river. " * 9 + "The caf\u00e9 is new."
 
 
@@ -151,7 +154,8 @@ def test_accents_are_found_wherever_they_are(characters: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("text", "cased", "warned"), [(FRENCH, False, True), (FRENCH, True, False), (ENGLISH, False, False)]
+    ("text", "cased", "warned"),
+    [(FRENCH, False, True), (FRENCH, True, False), (ENGLISH, False, False), (RUSSIAN, False, True)],
 )
 def test_who_is_warned(text: str, cased: bool, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))

@@ -86,8 +86,9 @@ ACCENT_SAMPLE, ACCENT_PIECE = 1_000_000, 1_000
 
 
 def accented_fraction(texts: Iterable[str]) -> float:
-    """Return the fraction of Latin letters with an accent, in pieces from everywhere in a long text.
+    """Return the fraction of letters with an accent, in pieces from everywhere in a long text.
 
+    Only letters of scripts with capitals count, such as Latin, Greek and Cyrillic, whose short i is one with an accent.
     A hash of each piece decides whether it is counted.
 
     Args:
@@ -100,14 +101,9 @@ def accented_fraction(texts: Iterable[str]) -> float:
             piece = text[start : start + ACCENT_PIECE]
             if fraction >= 1 or (document_key(piece) & 0xFFFFFFFF) < fraction * 2**32:
                 letters.update(piece)
-    accented = plain = 0
-    for letter, count in letters.items():
-        if letter.isascii():
-            plain += count * letter.isalpha()
-        elif letter.isalpha():
-            parts = unicodedata.normalize("NFD", letter)
-            accented += count * (len(parts) > 1 and parts[0].isascii())
-    return accented / max(1, accented + plain)
+    cased = Counter({letter: count for letter, count in letters.items() if letter.lower() != letter.upper()})
+    accented = sum(count for letter, count in cased.items() if len(unicodedata.normalize("NFD", letter)) > 1)
+    return accented / max(1, cased.total())
 
 
 def warn_of_folding(
