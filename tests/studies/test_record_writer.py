@@ -15,7 +15,9 @@ from fake_runs import WriteRun
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning.fingerprints import model_digest
+from daybreak.schemas.changes import Change
 from daybreak.schemas.records import Record, Verified
 from daybreak.schemas.run import Manifest, Summary
 from daybreak.studies.record_writer import commit_of, describe, evidence, refuse_contradictions, refuse_unfit
@@ -85,6 +87,18 @@ def test_seeds_of_one_recipe_are_one_variant(write_run: WriteRun) -> None:
     assert found("c", recipe={"max_grad_norm": 2.0}).variant != first.variant
     told = first.results[0]
     assert (told.protocol, told.task, told.model, told.seeds) == ("quick", "which-package", "pretrained", 3)
+
+
+def test_the_processes_are_the_most_that_the_run_had(write_run: WriteRun) -> None:
+    """A run on one GPU that eight resumed for a while is none of the class of one GPU."""
+    folder = RunFolder(write_run())
+    assert (describe(folder).processes, describe(folder).threads) == (1, 2)
+    eight, one = (
+        Change(step=step, why="resumed", microbatch=32, world_size=size, threads=threads)
+        for step, size, threads in ((100, 8, 1), (400, 1, 2))
+    )
+    change(folder.decisions, changes=[to_dict(eight), to_dict(one)])
+    assert (describe(folder).processes, describe(folder).threads) == (8, 1)
 
 
 def test_scores_of_other_models_in_the_folder_are_not_those_of_the_run(write_run: WriteRun) -> None:

@@ -99,6 +99,7 @@ class Record:
     """cpu or cuda."""
     threads: int
     processes: int
+    """The most that the run had at a time, each with that many threads."""
     precision: str
     batch: int
     machine: Environment

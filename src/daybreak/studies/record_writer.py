@@ -25,13 +25,14 @@ from daybreak.exporting.budget_files import bare
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe
 from daybreak.reporting.runs import KINDS, Line
-from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.records import NAMED_TEXTS, RULES, DataIdentity, Record, RecordedResult, Verified, tolerance
 from daybreak.schemas.run import Decisions, Environment, Manifest, Summary
 from daybreak.schemas.studies import MachineLoad
 from daybreak.schemas.tasks import TaskResult
 from daybreak.training.clock import read_trace
+from daybreak.training.recovery import current_change
 
 SETTLED = 60.0
 """Seconds after which a one-minute load average no longer covers the time before the run."""
@@ -148,7 +149,9 @@ def describe(
     machine, recipe = read_json(run.environment, Environment), read_json(run.recipe)
     whole = {name: value for name, value in without_paths(recipe).items() if name != "fingerprint"}
     seen = summary.validation
-    load, others, void = _load(run, machine, decisions)
+    # Another number of processes may have resumed the run: the largest is the hardware that it needed.
+    used = max((current_change(decisions, 0), *decisions.changes), key=lambda change: change.world_size)
+    load, others, void = _load(run, machine, used)
     return Record(
         rules=RULES if verified else 0,
         date=datetime.fromtimestamp(machine.started, UTC).date().isoformat(),
@@ -162,8 +165,8 @@ def describe(
         wall=summary.wall,
         resumes=summary.resumes,
         device=torch.device(decisions.device).type,
-        threads=decisions.threads,
-        processes=decisions.world_size,
+        threads=used.threads,
+        processes=used.world_size,
         precision=decisions.precision,
         batch=decisions.batch or recipe["batch"],
         machine=machine,
@@ -222,7 +225,7 @@ def _results(run: RunFolder) -> list[RecordedResult]:
     ]
 
 
-def _load(run: RunFolder, machine: Environment, decisions: Decisions) -> tuple[float | None, float | None, str]:
+def _load(run: RunFolder, machine: Environment, used: Change) -> tuple[float | None, float | None, str]:
     """Return the highest one-minute load, the cores that other processes used, and the reason if the run is void.
 
     The log of a study is used if there is one, otherwise the records of the run.
@@ -235,7 +238,7 @@ def _load(run: RunFolder, machine: Environment, decisions: Decisions) -> tuple[f
         if not averages:
             return None, None, "nobody watched the load"
         loads = [MachineLoad(before=averages[:1], most=max(averages), mean=sum(averages) / len(averages))]
-    threads = decisions.threads * decisions.world_size
+    threads = used.threads * used.world_size
     voids = [why_void(load, cores=machine.cores, threads=threads) for load in loads]
     counted = [load.others for load in loads if load.others is not None]
     return max(load.most for load in loads), max(counted, default=None), next(filter(None, voids), "")
