@@ -23,7 +23,10 @@ from daybreak.pretraining.flops import flops_per_token
 from daybreak.pretraining.planning import Speed
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Law, Plan, TaskRun, TaskTable
+from daybreak.training.checkpoint import Progress
 from daybreak.training.monitoring.disk import gigabytes, most_bytes
+from daybreak.training.ramp import Ramp
+from daybreak.training.step import Training
 
 
 @pytest.fixture
@@ -188,6 +191,20 @@ def test_a_recipe_is_timed_for_real_and_not_compiled_for_that(data: Path, monkey
     speed = planning.time_recipe(recipe, open_shards(data), data)
     assert 0 < speed.step < 60 and speed.start > planning.IMPORTS and speed.end > 0 and speed.memory > 10**8
     assert math.isfinite(speed.end)
+
+
+def test_the_steps_of_a_ramp_are_timed_with_the_full_batch(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of a second follow from the tokens of a full step, also at moments at which a run takes small ones."""
+    tokens: list[int] = []
+
+    def take(training: Training, progress: Progress, at: float) -> None:
+        tokens.append(training.rows_of_step(progress, at) * training.phase(progress, at).length)
+
+    monkeypatch.setattr(planning, "take_step", take)
+    tiny = replace(load_recipe("tiny"), batch=8, precision="float32")
+    for ramp in (Ramp(), Ramp(fraction=0.6, batch_multiple=2), Ramp(microbatches=50, batch_multiple=2)):
+        planning.time_recipe(replace(tiny, ramp=ramp), open_shards(data), data)
+    assert tokens == [8 * tiny.length] * 3 * len(planning.MOMENTS)
 
 
 def test_the_size_grows_with_the_time(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from daybreak.training.calibration import MIN_STEPS, VALIDATION_FRACTION, worth_
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import reserve_for
 from daybreak.training.hardware import probe
+from daybreak.training.ramp import Ramp
 from daybreak.training.step import Training, take_step
 
 PROBE_SECONDS = 60.0
@@ -73,7 +74,8 @@ def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
     """
     started = uptime()
     with tempfile.TemporaryDirectory() as scratch, quiet():
-        untimed = replace(recipe, budget="1000000steps", compile="off")
+        # Steps of the full batch: in a ramp, some moments have small steps, which read fewer tokens.
+        untimed = replace(recipe, budget="1000000steps", compile="off", ramp=Ramp())
         job = PretrainingJob(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=started)
         training, progress = setup_training(job, first_decisions(untimed, World()), World())
         training = with_measurements(job, training, progress)
