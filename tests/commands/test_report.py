@@ -518,11 +518,26 @@ def test_a_second_phase_is_counted_with_its_longer_rows(write_run):
     short = read_run(write_run("one", recipe={"model": SHAPE, "length": 128}))
     long = read_run(write_run("two", recipe={"model": SHAPE, "length": 128, "phase2": later}))
     more = trained(long).total - trained(short).total
-    rest = [step for step in long.steps if step.progress > 0.5]
-    before = next(step for step in reversed(long.steps) if step.progress <= 0.5)
+    rest = [step for step in long.steps if step.progress >= 0.5]
+    before = next(step for step in reversed(long.steps) if step.progress < 0.5)
     one, two = cost(SHAPE, 8192, 128), cost(SHAPE, 8192, 512)
     tokens, targets = rest[-1].tokens - before.tokens, rest[-1].targets - before.targets
     assert more == pytest.approx((two.token - one.token) * tokens + (two.target - one.target) * targets)
+    # A run that extends one which was in its second phase reads long sequences from its first step on.
+    extended = {"model": SHAPE, "length": 128, "phase2": later, "origin": {"branch": "two", "begin": 0.6}}
+    rest = read_run(write_run("three", recipe=extended))
+    last = rest.steps[-1]
+    assert trained(rest).total == pytest.approx(two.token * last.tokens + two.target * last.targets)
+
+
+def test_an_embedding_finish_is_counted_with_its_shorter_rows(write_run):
+    run = read_run(write_run(recipe={"model": SHAPE, "length": 128, "finish": {"start": 0.9, "length": 64}}))
+    steps = [dataclasses.replace(step, contrastive=1.0 if step.progress >= 0.9 else None) for step in run.steps]
+    before = next(step for step in reversed(steps) if step.contrastive is None)
+    tokens, targets = steps[-1].tokens - before.tokens, steps[-1].targets - before.targets
+    long, short = cost(SHAPE, 8192, 128), cost(SHAPE, 8192, 64)
+    less = trained(run).total - trained(dataclasses.replace(run, steps=steps)).total
+    assert less == pytest.approx((long.token - short.token) * tokens + (long.target - short.target) * targets)
 
 
 def test_capacity_is_rate_times_time_times_devices(write_run):

@@ -82,16 +82,19 @@ def cost(shape: Mapping[str, Any], vocabulary: int, length: int) -> Cost | None:
 def trained(run: RunRecords) -> Trained | None:
     """The operations of all steps of the run; None if its architecture or its steps are unknown.
 
-    A second phase that may start early, when the loss is flat, counts from its latest possible start.
+    A second phase that may start early, when the loss is flat, counts from its latest possible start. A run that
+    extends another one after that start is in the second phase from its first step on.
     """
-    phase2 = run.recipe.get("phase2") or {}
+    phase2, finish, origin = (run.recipe.get(part) or {} for part in ("phase2", "finish", "origin"))
     start = phase2.get("start", 1.0)
-    first, second = (_cost(run, length) for length in (run.recipe.get("length"), phase2.get("length")))
+    begin = 0.0 if origin.get("begin", 0.0) >= start else start
+    first, second, last = (_cost(run, part.get("length")) for part in (run.recipe, phase2, finish))
     tokens, flops = [], []
     read = targets = 0
     done = 0.0
     for step in run.steps:
-        now = second if start < 1 and step.progress > start else first
+        now = second if start < 1 and step.progress >= begin else first
+        now = now if step.contrastive is None else last
         if now is None:
             return None
         done += now.token * (step.tokens - read) + now.target * (step.targets - targets)
