@@ -23,6 +23,7 @@ from daybreak.commands.study import read_variant, study
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
+from daybreak.data.sequences.shards import open_shards
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.pretraining.setup import VALIDATION_LENGTH
 from daybreak.recipe import Origin, load_recipe, resolved
@@ -135,6 +136,40 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
         with pytest.raises(UserError, match=words):
             study(told.pop("variants"), **told)
     assert len(ran) == 6
+
+
+def test_a_study_does_not_go_on_with_the_same_documents_in_another_order(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their held-out sequences are others, so new cells would not compare with the finished ones."""
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
+    ran = fake_cells(place, monkeypatch, {})
+    monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
+    asked = asked_of(data, place.out)
+    study(seeds=1, **asked)
+    manifest = open_shards(data).manifest
+    run = RunFolder(place.out / "cells" / "a-seed-0")
+    write_json(run.manifest, manifest)
+    study(seeds=2, **asked)
+    ends = replace(manifest.heldout.document_ends, hashes=["0" * 16])
+    write_json(run.manifest, replace(manifest, heldout=replace(manifest.heldout, document_ends=ends)))
+    with pytest.raises(UserError, match="was started on other data"):
+        study(seeds=3, **asked)
+    assert len(ran) == 4
+
+
+def test_a_variant_is_another_when_the_code_of_its_class_changes(tmp_path: Path) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "own_objective.py"
+    mine = tmp_path / "mine.py"
+    mine.write_text(example.read_text().replace("MaskedSpans", "SpansOfAStudy"))
+    own = read_variant(f"own={mine}", tmp_path)
+    variants = [Variant(name="plain", recipe=SMALL), own, replace(own, name="named", words=(), code=str(mine))]
+    before = settled(variants, "3m", 1, 1)
+    assert settled(variants, "3m", 1, 1) == before
+    mine.write_text(mine.read_text().replace("stable=True", "stable=False"))
+    after = settled(variants, "3m", 1, 1)
+    assert before.differs(after) == "other variants"
+    assert [one == two for one, two in zip(before.variants, after.variants)] == [True, False, False]
 
 
 # ---------------------------------------------------------------- tasks

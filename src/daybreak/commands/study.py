@@ -17,6 +17,7 @@ from daybreak.commands.report import report
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json, write_text
+from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import study_text
@@ -123,6 +124,7 @@ def study(
         UserError: a variant, the data, the budget, a task or ``out`` cannot be used; raised before the first cell.
         Interrupted: a signal was received; the same call resumes.
     """
+    from daybreak.pretraining.run_start import refuse_other_data
     from daybreak.studies.cell_tasks import choose_tasks
     from daybreak.studies.experiment import cells_of, heldout_sets, named_apart, refuse_others, settled
     from daybreak.studies.paired_losses import compare_all, compare_scores
@@ -132,7 +134,8 @@ def study(
     settings = settled(variants, budget, seeds, threads)
     heldout_sets(variants, data)
     chosen = choose_tasks(tasks, task_dir, protocol, task_seeds)
-    manifest, names = open_shards(data).manifest, [one.name for one in variants]
+    shards, names = open_shards(data), [one.name for one in variants]
+    manifest = shards.manifest
     found = Study(
         question=question or f"{' against '.join(names)}, {budget} each on {data.resolve().name}",
         settings=settings,
@@ -159,6 +162,9 @@ def study(
             found = replace(found, question=question or earlier.question)
         place = StudyFolder(out=out, budget=budget, threads=settings.threads)
         cells = cells_of(variants, place, seeds, lambda _: data)
+        for run in (RunFolder(place.folder(cell)) for cell in cells):
+            if run.manifest.exists():  # finished cells are not read again, and new ones must compare with them
+                refuse_other_data(run, shards)
         runner = StudyRunner(file=STUDY_FILE, place=place, lock=lock, with_cells=with_cells, text=study_text)
         ended: Study = runner.play(cells, repeat_void=repeat_void, tasks=chosen)
     conclude(out, ended.cells, study_text(ended), study=ended)

@@ -157,7 +157,7 @@ class StudyVariant:
     words: str
     """As the user typed it, with current names of options and without paths; empty for a recipe given in Python."""
     recipe: str
-    """Fingerprint of its recipe at the study's budget and seed 0."""
+    """Fingerprint of its recipe at the study's budget and seed 0, and of the file of its own classes if it has any."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,9 @@ from daybreak.core.other_processes import read_loads, why_void
 from daybreak.core.process import usable_cores
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import duration, say
+from daybreak.core.user_code import read_code
 from daybreak.data.sequences.shards import open_shards
 from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
 from daybreak.pretraining.setup import heldout_validation
@@ -143,11 +145,20 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
             StudyVariant(
                 name=one.name,
                 words=" ".join(PurePath(word).name if "/" in word else word for word in one.words),
-                recipe=resolved(recipe)["fingerprint"],
+                recipe=identity_of(one, recipe),
             )
             for one, recipe in zip(variants, recipes)
         ],
     )
+
+
+def identity_of(variant: Variant, recipe: Recipe) -> str:
+    """Return the fingerprint of a recipe, and of the code of its own classes, which decides what it computes."""
+    values = resolved(recipe)
+    if "own_kinds" not in values:
+        return str(values["fingerprint"])
+    files = [word.removeprefix("--recipe=") for word in (*variant.words, variant.code) if word.endswith(".py")]
+    return fingerprint([values["fingerprint"], *(read_code(Path(file)).hex() for file in files)])
 
 
 def refuse_others(out: Path, before: StudySettings, now: StudySettings) -> None:
