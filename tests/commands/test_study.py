@@ -249,6 +249,7 @@ def test_what_cannot_be_fine_tuned_ends_the_study_before_it_trains(tasks: list[s
         (tasks, {"protocol": "slow"}, "There is no protocol 'slow'"),
         (tasks, {"seeds": 0}, "0 fine-tunings of each model are too few"),
         ([], {"seeds": 1}, "No task was named"),
+        ([], {"protocol": "small"}, "No task was named"),
     ):
         with pytest.raises(UserError, match=words):
             choose_tasks(names, None, **{"protocol": "quick", "seeds": None, **more})

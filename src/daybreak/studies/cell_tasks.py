@@ -30,6 +30,9 @@ from daybreak.schemas.studies import StudyCell, StudyTasks, TaskScore
 from daybreak.studies.cell_runner import Cell, StudyFolder, check_ended, run_child
 from daybreak.training.signals import Signals
 
+PROTOCOL = "quick"
+"""Default of ``--protocol``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellTasks:
@@ -63,7 +66,7 @@ def choose_tasks(
         None if ``names`` is empty.
     """
     if not names:
-        if task_dir or seeds is not None:
+        if task_dir or seeds is not None or protocol != PROTOCOL:
             raise UserError("No task was named.", "Name some with --tasks, such as --tasks stsb,sst2.")
         return None
     chosen = find_protocol(protocol)
