@@ -296,6 +296,43 @@ def test_a_task_that_starts_from_a_part_of_another_has_its_score(tmp_path: Path)
     assert [(one.task, one.score) for one in found.tasks] == [("mnli-subset", 0.6), ("rte", 0.7)]
 
 
+def test_the_results_of_a_stopped_evaluation_are_not_those_of_earlier_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fine-tuned with three seeds, then with two until it was stopped, then with three again: nothing is mixed."""
+    place, unit = StudyFolder(out=tmp_path, budget="3m", threads=1), Cell(variant="a", seed=0, words=(), data=tmp_path)
+    results, stopped, ran = RunFolder(place.folder(unit)).results, False, []
+    place.folder(unit).mkdir(parents=True)
+
+    def run(words: list[str], *_: object, **__: object) -> int:
+        ran.append(words[-1])
+        write_json(results, [])
+        if stopped:
+            raise KeyboardInterrupt
+        return 0
+
+    monkeypatch.setattr(cell_tasks, "run_child", run)
+    three, two = (
+        CellTasks(
+            record=StudyTasks(tasks=["x"], protocol="quick", seeds=seeds),
+            typed=("x",),
+            task_dir="",
+            identity=f"{seeds}",
+        )
+        for seeds in (3, 2)
+    )
+    with turns.held(tmp_path) as lock:
+        for _ in range(2):
+            cell_tasks.evaluate_cell(unit, place, lock, three)
+        assert ran == ["3"]
+        stopped = True
+        with pytest.raises(KeyboardInterrupt):
+            cell_tasks.evaluate_cell(unit, place, lock, two)
+        stopped = False
+        cell_tasks.evaluate_cell(unit, place, lock, three)
+    assert ran == ["3", "2", "3"]
+
+
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Cells are fine-tuned at once, variant b always better; their names, in order."""

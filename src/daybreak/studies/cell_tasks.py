@@ -96,6 +96,7 @@ def evaluate_cell(cell: Cell, study: StudyFolder, lock: TextIO, tasks: CellTasks
     run = study.folder(cell)
     if done.exists() and read_json(done)["identity"] == tasks.identity and RunFolder(run).results.exists():
         return
+    done.unlink(missing_ok=True)  # until all tasks are finished, the results are those of no identity
     started = time.monotonic()
     with Signals() as signals:
         code = run_child(tasks.command(run), log, study.threads, lock, signals, look=lambda: None)
