@@ -154,8 +154,8 @@ def check_left(words: list[str], said: str) -> None:
         case "verify":
             assert "are equal bit for bit" in said
         case "record":
-            kind = STUDY_FILE if (Path(words[1]) / STUDY_FILE).is_file() else "record.json"
-            assert list(Path("records").glob(f"*/{kind}"))
+            studies = [file for file in (STUDY_FILE, DATA_STUDY_FILE) if (Path(words[1]) / file).is_file()]
+            assert list(Path("records").glob(f"*/{(studies or ['record.json'])[0]}"))
         case "study":
             found: Study = read_json(out / STUDY_FILE, Study)
             assert found.finished and (out / "report.html").is_file()

@@ -15,6 +15,7 @@ import pytest
 from fake_studies import NAMES, write_texts
 from small_texts import small_text
 
+from daybreak.commands.record import record
 from daybreak.commands.study import read_variant
 from daybreak.commands.study_data import Preparation, _named_texts, _variants, study_data
 from daybreak.core.errors import UserError
@@ -315,6 +316,10 @@ def test_from_text_to_verdicts(
     told = (out / "study-data.md").read_text()
     assert "| evaluated on tales | evaluated on mixed |" in told and "mixed, sorted (B) against mixed, raw (A)" in told
     assert told.startswith("# tales, mixed x raw, sorted, 20steps each\n")
+    filed = record(out, out=tmp_path / "records", name="texts")
+    assert {path.name for path in filed.iterdir()} == {"study-data.json", "study-data.md"}
+    assert read_json(filed / "study-data.json", DataStudy) == found and (filed / "study-data.md").read_text() == told
+    assert str(tmp_path) not in (filed / "study-data.json").read_text()
     with pytest.raises(UserError, match="was started on other text"):
         study_data({"tales": texts["tales"]}, seeds=1, **asked)
     shutil.rmtree(out / found.cells[0].folder)

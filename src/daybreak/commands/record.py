@@ -9,10 +9,11 @@ import datetime
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tyro.conf import Positional
 
@@ -24,11 +25,17 @@ from daybreak.core.files import make_folder, read_json, write_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
-from daybreak.reporting.studies import study_text
+from daybreak.reporting.studies import data_study_text, study_text
 from daybreak.schemas.records import RECORD_FILE, VERIFIED_STEPS
 from daybreak.schemas.run import Decisions
-from daybreak.schemas.studies import STUDY_FILE, Study
+from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE, DataStudy, Study
 from daybreak.studies.cell_runner import slug
+
+STUDIES: dict[str, tuple[type, Callable[[Any], str]]] = {
+    STUDY_FILE: (Study, study_text),
+    DATA_STUDY_FILE: (DataStudy, data_study_text),
+}
+"""The file of each kind of study, its type and its text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +79,9 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
         refuse_unfit,
     )
 
-    if (run / STUDY_FILE).is_file():
-        return _record_study(run, out, name)
+    for file in STUDIES:
+        if (run / file).is_file():
+            return _record_study(run / file, out, name)
     folder, data = RunFolder(run), data or run / "data"
     refuse_unfit(folder)
     files, draft = evidence(folder), describe(folder)
@@ -101,17 +109,18 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     return target
 
 
-def _record_study(folder: Path, out: Path, name: str) -> Path:
-    """Write the record of a finished study."""
-    found: Study = read_json(folder / STUDY_FILE, Study)
+def _record_study(file: Path, out: Path, name: str) -> Path:
+    """Write the record of a finished study from its file."""
+    folder, (kind, text) = file.parent, STUDIES[file.name]
+    found = read_json(file, kind)
     if not found.finished:
         raise UserError(f"The study in '{folder}' is not finished.", "Finish it with the same command first.")
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     target = _new_record(out, today, name, f"study-{slug(folder.resolve().name)}")
     make_folder(out)
     with _new_folder(target) as new:
-        write_json(new / STUDY_FILE, found)
-        write_text(new / "study.md", study_text(found) + "\n")
+        write_json(new / file.name, found)
+        write_text(new / f"{file.stem}.md", text(found) + "\n")
     say(f"Record: {target}.")
     return target
 
