@@ -35,7 +35,7 @@ from daybreak.studies import cell_tasks
 from daybreak.studies import experiment as experiment
 from daybreak.studies.cell_runner import Cell, StudyFolder
 from daybreak.studies.cell_tasks import CellTasks, choose_tasks, with_scores
-from daybreak.studies.experiment import Variant, heldout_sets, settled
+from daybreak.studies.experiment import Variant, heldout_sets, settled, without_folders
 from daybreak.studies.paired_losses import compare_scores
 from daybreak.training.phases import SecondPhase
 
@@ -156,6 +156,19 @@ def test_a_study_does_not_go_on_with_the_same_documents_in_another_order(
     with pytest.raises(UserError, match="was started on other data"):
         study(seeds=3, **asked)
     assert len(ran) == 4
+
+
+def test_a_study_keeps_no_path_of_its_variants(tmp_path: Path) -> None:
+    run = tmp_path / "secret" / "run"
+    run.mkdir(parents=True)
+    write_json(run / "recipe.json", resolved(SMALL))
+    variants = [read_variant(f"{run} --batch {batch}", tmp_path) for batch in (4, 8)]
+    assert [one.name for one in variants] == ["run --batch 4", "run --batch 8"] and variants[0].words[0] == str(run)
+    assert [one.words for one in settled(variants, "3m", 1, 1).variants] == ["run --batch 4", "run --batch 8"]
+    assert (
+        without_folders(["mini", "--init=/secret/model", "--optimizer.lr=4e-3"])
+        == "mini --init=model --optimizer.lr=4e-3"
+    )
 
 
 def test_a_variant_is_another_when_the_code_of_its_class_changes(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
 def read_variant(text: str, data: Path) -> Variant:
     """Parse ``high=mini --optimizer.lr 4e-3`` into a name and a recipe, with the options of ``pretrain``."""
     from daybreak.commands.pretrain import parse_options
-    from daybreak.studies.experiment import Variant
+    from daybreak.studies.experiment import Variant, without_folders
 
     found = re.match(r"([^\s=/-][^\s=/]*)=(.*)", text, re.DOTALL)
     name, flags = (found[1], found[2]) if found else (text, text)
@@ -91,7 +91,7 @@ def read_variant(text: str, data: Path) -> Variant:
         recipe = parse_options([*words, "--data", str(data)]).recipe
     except UserError as error:
         raise UserError(f"The variant '{name}': {error.sentence}", error.remedy) from None
-    return Variant(name=" ".join(name.split()), recipe=recipe, words=tuple(words))
+    return Variant(name=without_folders(name.split()), recipe=recipe, words=tuple(words))
 
 
 def study(

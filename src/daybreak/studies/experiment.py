@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TextIO
@@ -144,12 +144,18 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
         variants=[
             StudyVariant(
                 name=one.name,
-                words=" ".join(PurePath(word).name if "/" in word else word for word in one.words),
+                words=without_folders(one.words),
                 recipe=identity_of(one, recipe),
             )
             for one, recipe in zip(variants, recipes)
         ],
     )
+
+
+def without_folders(words: Iterable[str]) -> str:
+    """Return the words of a command with names in place of paths, because studies are recorded and shared."""
+    parts = (word.rpartition("=") for word in words)
+    return " ".join(f"{flag}{mark}{PurePath(value).name if '/' in value else value}" for flag, mark, value in parts)
 
 
 def identity_of(variant: Variant, recipe: Recipe) -> str:
