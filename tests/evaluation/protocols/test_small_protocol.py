@@ -282,6 +282,11 @@ def test_transformers_loads_the_saved_classifier_with_its_code(
         texts = dict(zip(("text", "text_pair"), data.dev.texts[0]))
         answer = classify(texts)
         assert (answer if isinstance(answer, dict) else answer[0])["label"] == "ab"[logits[0].argmax()]
+    half = classes[0].from_pretrained(saved, trust_remote_code=True, dtype=torch.bfloat16)
+    batch = tokenizer(*zip(*data.dev.texts), padding=True, return_tensors="pt")
+    for each in (half, model.bfloat16()):
+        assert {weight.dtype for weight in each.parameters()} == {torch.bfloat16}
+        assert each(**batch).logits.detach().float().numpy() == pytest.approx(padded, abs=0.2)
 
 
 def imports(path: Path) -> list[str]:

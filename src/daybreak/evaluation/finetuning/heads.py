@@ -32,8 +32,8 @@ def compared(first: Tensor, second: Tensor) -> list[Tensor]:
 class PooledClassifier(nn.Module):
     """An encoder with a head of two layers on the mean of the states; ``head`` is a name of ``HEADS``.
 
-    The head is computed in float32, also under autocast. ``segments``, a head for pairs, adds ``compared`` means over
-    the tokens of each text.
+    The head is computed in the precision of its weights, which is float32 in fine-tuning, also under autocast.
+    ``segments``, a head for pairs, adds ``compared`` means over the tokens of each text.
     """
 
     base_model_prefix = "encoder"
@@ -68,6 +68,7 @@ class PooledClassifier(nn.Module):
         if self.head == "segments":
             assert segments is not None
             features += compared(masked_mean(states, segments == 1), masked_mean(states, segments == 2))
-        hidden = self.norm(functional.gelu(self.dense(torch.cat(features, dim=-1))))
+        joined = torch.cat(features, dim=-1).to(self.dense.weight.dtype)
+        hidden = self.norm(functional.gelu(self.dense(joined)))
         logits: Tensor = self.classifier(self.drop(hidden))
         return logits

@@ -30,7 +30,7 @@ class ClassifierConfig(PretrainedConfig):
 
 
 class Classifier(PreTrainedModel):
-    """An encoder with a float32 head on pooled states, for one text or for a pair of texts."""
+    """An encoder with a head on pooled states, for one text or for a pair of texts."""
 
     config_class = ClassifierConfig
     base_model_prefix = "pooled"
@@ -39,7 +39,9 @@ class Classifier(PreTrainedModel):
         super().__init__(config)
         described = dict(config.encoder or {})
         inner = AutoConfig.for_model(described.pop("model_type"), **described)
-        self.pooled = PooledClassifier(AutoModel.from_config(inner), inner, config.pooling)
+        # The encoder's config names the precision of its own file, and transformers sets that of this model as default.
+        encoder = AutoModel.from_config(inner, dtype=torch.get_default_dtype())
+        self.pooled = PooledClassifier(encoder, inner, config.pooling)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
