@@ -122,6 +122,10 @@ def test_the_encoder_alone_shows_its_layers_and_runs_in_half_precision(tmp_path:
     output = encoder(tokens(), output_hidden_states=True)
     assert_close(output.last_hidden_state, model.states(tokens()))
     assert len(output.hidden_states) == 3 and output.hidden_states[-1] is output.last_hidden_state
+    assert encoder(tokens()).hidden_states is None
+    encoder = AutoModel.from_pretrained(tmp_path, trust_remote_code=True, output_hidden_states=True).eval()
+    assert len(encoder(tokens()).hidden_states) == 3
+    assert encoder(tokens(), output_hidden_states=False).hidden_states is None
     half = encoder.bfloat16()(tokens(), padding().long()).last_hidden_state
     assert half.dtype == torch.bfloat16 and half.isfinite().all()
 

@@ -137,7 +137,8 @@ class CrammedModel(CrammedPreTrainedModel):
         for block in self.blocks:
             states.append(x := block(x, mask))
         states[-1] = x = self.final_norm(x)
-        return BaseModelOutput(x, tuple(states) if output_hidden_states else None)
+        shown = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        return BaseModelOutput(x, tuple(states) if shown else None)
 
 
 class CrammedForMaskedLM(CrammedPreTrainedModel):
