@@ -114,6 +114,8 @@ class Answer(BaseHTTPRequestHandler):
                 if found["key"] == "file":
                     place = f"{plural.removesuffix('s')}/{owner}/{name}/{found['value']['path']}"
                     self.server.files[place] = base64.b64decode(found["value"]["content"])
+                if found["key"] == "deletedFile":
+                    del self.server.files[f"{plural.removesuffix('s')}/{owner}/{name}/{found['value']['path']}"]
             url = f"{self.server.address}/{owner}/{name}/commit/{'1' * 40}"
             return self.say({"commitUrl": url, "commitOid": "1" * 40, "success": True})
         self.server.strange.append(path)
@@ -182,6 +184,26 @@ def test_the_code_of_a_crammed_model_goes_up_with_all_that_it_imports(hub: Hub, 
     (model / "layers.py").unlink()
     with pytest.raises(UserError, match=r"There is no 'layers\.py'"):
         push_to_hub(model, "me/encoder", kind="model")
+
+
+def test_what_an_earlier_push_left_goes_if_the_new_one_lacks_it(hub: Hub, model: Path, data: Path) -> None:
+    """Or the ONNX of the earlier model would stand beside the weights of the new one."""
+    (model / "onnx").mkdir()
+    (model / "onnx/model.onnx").touch()
+    push_to_hub(model, "me/encoder", kind="model")
+    before = hub.names("model/me/encoder")
+    hub.files["model/me/encoder/LICENSE"] = b"of the user"
+    (model / "onnx/model.onnx").unlink()
+    (model / "vocab.txt").unlink()
+    (model / "arch_budget_hours_24.json").rename(model / "arch_budget_hours_48.json")
+    push_to_hub(model, "me/encoder", kind="model")
+    gone = {"onnx/model.onnx", "vocab.txt", "arch_budget_hours_24.json"}
+    assert set(hub.names("model/me/encoder")) == {*before, "LICENSE", "arch_budget_hours_48.json"} - gone
+    push_to_hub(data, "me/text", kind="dataset", with_text=True)
+    names = hub.names("dataset/me/text")
+    hub.files["dataset/me/text/train-00009.tokens.bin"] = b"text of before"
+    push_to_hub(data, "me/text", kind="dataset", with_text=True)
+    assert hub.names("dataset/me/text") == names
 
 
 def test_a_link_out_of_the_folder_does_not_go_up(hub: Hub, model: Path, tmp_path: Path) -> None:

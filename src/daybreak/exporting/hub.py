@@ -29,6 +29,13 @@ PARENT_FILES = (
     "special_tokens_map.json",
 )
 """Files needed to continue a model, without code and pickles."""
+BUDGET_FILES = tuple(f"{part}_budget_*.json" for part in ("arch", "data", "train"))
+WRITTEN = {
+    "model": ["onnx/model.onnx", *BUDGET_FILES, *FILES, *sentence_modules(0, 0)],
+    "dataset": ["tokenizer/*", "*.bin"],
+}
+"""Files of an earlier push that are removed if the new one lacks them: with them, a repository would mix two models,
+or hold text that is no longer in the data."""
 HUB_NAME = re.compile(r"[\w.-]*\w(/[\w.-]*\w)?", re.ASCII)
 DATASET = "hf://"
 """Prefix of a data set on the hub: ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION``."""
@@ -51,7 +58,8 @@ Token ids of {documents:,} documents, with their tokenizer. Download the folder 
 def push_to_hub(
     folder: Path, repository: str, *, kind: Literal["model", "dataset"], private: bool = True, with_text: bool = False
 ) -> str:
-    """Upload an exported model or prepared data in one commit; it replaces the files of an earlier push.
+    """Upload an exported model or prepared data in one commit; it replaces the files of an earlier push, and removes
+    those that this model or these data do not have.
 
     huggingface_hub finds the token (HF_TOKEN or ``hf auth login``) and the hub (HF_ENDPOINT). Other files in a model
     folder are not uploaded.
@@ -136,7 +144,7 @@ def _model_files(folder: Path) -> list[str]:
             f"'{folder}' is not an exported model: it has no {missing[0]}.", "Export one with daybreak export."
         )
     modules = _code_files(folder)
-    budget = {path.name for part in ("arch", "data", "train") for path in folder.glob(f"{part}_budget_*.json")}
+    budget = {path.name for pattern in BUDGET_FILES for path in folder.glob(pattern)}
     sentences = sentence_modules(0, 0)  # only their names
     known = sorted({"README.md", "onnx/model.onnx", *FILES, *modules, *sentences, *budget}.difference(MODEL_FILES))
     return [*MODEL_FILES, *(name for name in known if (folder / name).is_file())]
@@ -207,7 +215,11 @@ def _upload(staged: Path, repository: str, kind: str, private: bool) -> str:
                 "Choose another name, or make the repository private.",
             )
         api.upload_folder(
-            repo_id=created.repo_id, folder_path=staged, repo_type=kind, commit_message=f"Upload {kind} with Daybreak"
+            repo_id=created.repo_id,
+            folder_path=staged,
+            repo_type=kind,
+            commit_message=f"Upload {kind} with Daybreak",
+            delete_patterns=WRITTEN[kind],
         )
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
         raise _push_error(error, repository, kind) from None
