@@ -132,7 +132,8 @@ class Playground:
 def example_of(run: Path, mask: str) -> str:
     """Return a held-out sentence of the run with a mask."""
     try:
-        return str(json.loads((run / "examples.json").read_text(encoding="utf-8"))[0]["text"])
+        text = json.loads((run / "examples.json").read_text(encoding="utf-8"))[0]["text"]
+        return str(text).replace("[MASK]", mask)  # as all examples write it, also those of a RoBERTa
     except (OSError, ValueError, LookupError, TypeError):
         return f"The {mask} was quiet that evening."
 

@@ -108,6 +108,12 @@ def test_a_text_needs_one_mask_that_the_model_reads(text: str, playground: Any) 
             answer(text)
 
 
+def test_the_example_has_the_mask_of_the_model(script: SimpleNamespace, run: Path, tmp_path: Path) -> None:
+    assert script.example_of(run, "[MASK]").count("[MASK]") == 1
+    assert script.example_of(run, "<mask>") == script.example_of(run, "[MASK]").replace("[MASK]", "<mask>")
+    assert script.example_of(tmp_path, "<mask>").count("<mask>") == 1
+
+
 def started(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **more}, check=False)
