@@ -174,16 +174,20 @@ def test_a_graph_that_computes_something_else_is_not_kept(made: Made, modern: Pa
     assert not (other / "onnx").exists()
 
 
-@without_onnx
-def test_what_torch_cannot_write_is_one_sentence(made: Made, monkeypatch: Any) -> None:
+def test_what_torch_cannot_write_is_one_sentence_and_the_rest_is_there(
+    finished: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The same export without ONNX would find its folder filled."""
+
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a page of\ninternals")
 
+    monkeypatch.setattr("daybreak.exporting.onnx.check_onnx_installed", lambda: None)
     monkeypatch.setattr(torch.onnx, "export", fail)
-    folder = made("modern")
-    with pytest.raises(UserError, match=r"cannot be written as ONNX \(RuntimeError\)"):
-        write_onnx(folder)
-    assert not (folder / "onnx").exists()
+    folder = tmp_path / "model"
+    with pytest.raises(UserError, match=r"cannot be written as ONNX \(RuntimeError\). Use the folder without it"):
+        export(finished, out=folder, onnx=True)
+    assert load_pretrained(folder).model.vocabulary and not (folder / "onnx").exists()
 
 
 def test_without_the_extra_it_is_one_sentence_before_any_work(finished: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -30,6 +30,7 @@ FILE = "onnx/model.onnx"
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 OUTPUT = "last_hidden_state"
 OPSET = 18
+WITHOUT = "Use the folder without it: its other files are complete."
 LONGEST = 512
 """Longest sequence of the comparison, because attention over thousands of positions needs gigabytes."""
 TRACED = [12, 6]
@@ -75,9 +76,7 @@ def write_onnx(folder: Path) -> OnnxCheck:
         if isinstance(error, UserError | KeyboardInterrupt):
             raise
         # torch's exporter and ONNX Runtime have no common class of errors
-        raise UserError(
-            f"This model cannot be written as ONNX ({type(error).__name__}).", "Repeat the export without --onnx."
-        ) from error
+        raise UserError(f"This model cannot be written as ONNX ({type(error).__name__}).", WITHOUT) from error
     _add_to_card(folder / "README.md", names, found)
     return found
 
@@ -142,7 +141,7 @@ def _compare(model: _Features, names: list[str], config: dict[str, Any], path: P
         raise UserError(
             f"In ONNX Runtime the model differs from torch by {apart:.1e} (allowed {tolerance:.1e}), so the file was "
             "deleted.",
-            "Repeat the export without --onnx.",
+            WITHOUT,
         )
     return OnnxCheck(apart, tolerance, onnxruntime.__version__)
 
