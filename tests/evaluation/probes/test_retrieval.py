@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import ModernBertConfig, ModernBertModel
+from transformers import ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
 
 from daybreak.evaluation.probes import retrieval as module
 from daybreak.evaluation.probes.bm25 import bm25_scores, standardised
 from daybreak.evaluation.probes.retrieval import (
+    document_texts,
     embed_texts,
     measure_retrieval,
     passages_and_queries,
@@ -158,6 +159,16 @@ def test_what_words_in_common_tell_is_found(tokenizer: Tokenizer) -> None:
     assert len(found.examples) == module.EXAMPLES
     again = measure_retrieval(model, tokenizer, stream, ends)  # type: ignore[arg-type]
     assert again is not None and again.rankers == found.rankers
+
+
+def test_unknown_tokens_are_no_words_of_a_document(tokenizer: Tokenizer) -> None:
+    """Whichever library decodes it."""
+    marked = Tokenizer.from_str(tokenizer.to_str())
+    marked.add_special_tokens(["[UNK]"])
+    stock = PreTrainedTokenizerFast(tokenizer_object=marked, unk_token="[UNK]")
+    words = " ".join(WORDS[:100])
+    for each in (marked, stock):
+        assert document_texts(each, *heldout(tokenizer, [f"{words} unheardof"])) == [words]
 
 
 def test_too_little_text_gives_nothing(tokenizer: Tokenizer) -> None:
