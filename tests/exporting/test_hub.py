@@ -17,6 +17,7 @@ from huggingface_hub import constants
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.data.sequences.shards import open_shards
+from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.exporting.hub import MODEL_FILES, PINNED, dataset_folder, local_folder, push_to_hub
 from daybreak.exporting.parity import REFUSED
 from daybreak.models.crammed import AUTO_MAP, MODELLING_FILES
@@ -295,6 +296,21 @@ def test_a_model_to_continue_comes_from_the_hub_without_its_code(
     assert sorted(path.name for path in found.iterdir()) == sorted(MODEL_FILES)
     assert all((found / name).read_bytes() == (model / name).read_bytes() for name in MODEL_FILES)
     assert local_folder(str(model)) == model
+
+
+def test_a_tokenizer_of_the_first_releases_comes_from_the_hub(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as SciBERT's, which is a vocab.txt alone."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    hub.repositories["model/owner/early"] = False
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cell", "##s"]
+    files = {"vocab.txt": "\n".join(tokens).encode(), "config.json": b"{}", "pytorch_model.bin": b"a pickle"}
+    hub.files |= {f"model/owner/early/{name}": content for name, content in files.items()}
+    folder = local_folder("owner/early")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "vocab.txt"]
+    made = Existing(folder=str(folder)).make([], tmp_path / "tokenizer")
+    assert made.encode("cells", add_special_tokens=False).tokens == tokens[-2:]
 
 
 def test_a_model_that_is_nowhere_is_one_sentence(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,12 +88,12 @@ def local_folder(name: str) -> Path:
         return Path(name)
     if not HUB_NAME.fullmatch(name):
         raise UserError(f"There is no model folder '{name}'.", "Check the path, or give a hub name as OWNER/NAME.")
-    return _snapshot(
-        name,
-        f"There is no folder '{name}', and the hub returned no model of that name",
-        "Check the name and the network; a private model needs `hf auth login`.",
-        allow_patterns=list(PARENT_FILES),
-    )
+    fault = f"There is no folder '{name}', and the hub returned no model of that name"
+    remedy = "Check the name and the network; a private model needs `hf auth login`."
+    folder = _snapshot(name, fault, remedy, allow_patterns=list(PARENT_FILES))
+    if (folder / "tokenizer.json").is_file():
+        return folder
+    return _snapshot(name, fault, remedy, allow_patterns=[*PARENT_FILES, "vocab.txt"])  # a BERT of the first releases
 
 
 def dataset_folder(name: str, patterns: list[str]) -> Path:
