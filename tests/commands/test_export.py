@@ -32,7 +32,7 @@ Refused = Callable[..., str]
 
 
 def test_a_finished_run_is_copied(finished: Path, tmp_path: Path) -> None:
-    out = export(finished, out=tmp_path / "deep" / "model")
+    out = export(str(finished), out=str(tmp_path / "deep" / "model"))
     model = finished / "model"
     assert {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()} == {
         path.relative_to(model): path.read_bytes() for path in model.rglob("*") if path.is_file()

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from in_process import command
 from language_texts import language_texts
 from small_texts import contents, left_over, write_records
 
+import daybreak
 from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
@@ -89,6 +91,21 @@ def test_every_document_is_in_the_shards_once_as_the_tokenizer_encodes_it(corpus
     train = shards.train.read(0, len(shards.train))
     np.testing.assert_array_equal(shards.unigram_counts, np.bincount(train, minlength=manifest.vocabulary))
     assert left_over(tmp_path) == []
+
+
+def test_the_call_in_the_docstring_of_the_package_prepares_text(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the tokenizer of the command, and also with one text that is in no list."""
+    (tmp_path / "texts").mkdir()
+    corpus.rename(tmp_path / "texts" / "corpus.jsonl")
+    monkeypatch.chdir(tmp_path)
+    (call,) = re.findall(r"daybreak\.prepare\(.*\)", daybreak.__doc__ or "")
+    manifest = eval(call, {"daybreak": daybreak})
+    assert manifest.tokenizer_settings == WordPiece().training_settings()
+    assert (
+        manifest == daybreak.prepare("texts/", "data/mine") == read_json(tmp_path / "data/mine/manifest.json", Manifest)
+    )
 
 
 def test_the_same_text_gives_the_same_bytes(corpus: Path, tmp_path: Path) -> None:

@@ -250,6 +250,8 @@ def test_several_runs_are_compared(write_run, tmp_path):
     ]
     page = report(runs, tmp_path / "report.html").read_text()
     text = words(page)
+    alone = report(str(runs[0]), str(tmp_path / "alone.html"))  # paths may be text, and one run alone
+    assert alone == tmp_path / "alone.html" and "runs compared" not in words(alone.read_text())
     assert "3 runs compared" in text and "Comparison of runs" in text
     assert "causal has the lowest held-out loss: 4.565 nats" in text
     assert "Differences between the recipes" in text

@@ -56,7 +56,8 @@ def test_a_separable_task_is_learned_recorded_and_saved_as_a_stock_model(
     assert right / len(data.dev) == result.scores["accuracy"][0]
     assert sorted(p.name for p in tmp_path.iterdir() if "kept" in p.name) == ["kept"], "nothing half-written stays"
 
-    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path / "out")
+    evaluate(str(encoder), str(weather), seeds=1, out=str(tmp_path / "out"))  # paths may be text, a task may be alone
+    assert evaluate(encoder, [weather], seeds=1, out=tmp_path / "out")
     said = capsys.readouterr().out
     assert "all fine-tunings were finished (" in said and "1 seed," in said and "+-" not in said
 

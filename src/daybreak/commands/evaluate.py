@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
-from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
+from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, listed, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, refuse_link_out
 from daybreak.core.formatting import check_price, check_seeds
@@ -97,7 +97,7 @@ def main_of_check_submission(arguments: Sequence[str]) -> None:
 
 def evaluate(
     model: Path | str,
-    tasks: Sequence[str],
+    tasks: Sequence[Path | str] | Path | str,
     *,
     task_dir: Path | str | None = None,
     protocol: str = "quick",
@@ -152,7 +152,7 @@ def evaluate(
         check_price(price)
         if backend not in BACKENDS:
             raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
-        found = find_tasks(tasks, task_dir)
+        found = find_tasks([str(task) for task in listed(tasks)], task_dir)
         if submission is not None:
             _check_submission(found, submission)
         results_file = RunFolder(make_folder(Path(out or source.usual))).results

@@ -135,6 +135,11 @@ def keywords(options: Any, group: type | None = None) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(group or options)}
 
 
+def listed(names: Sequence[Path | str] | Path | str) -> list[Path | str]:
+    """Return paths or names as a list; one alone is a list of one, not of its letters."""
+    return [names] if isinstance(names, Path | str) else list(names)
+
+
 def value_of(flag: str, arguments: Sequence[str]) -> str:
     """Return the value of a flag before parsing, because it decides which options exist.
 

@@ -22,7 +22,7 @@ import tyro
 from tokenizers import Tokenizer
 from tyro.conf import Positional, arg
 
-from daybreak.commands.options import SizeOptions, keywords, parse, refuse_without, value_of
+from daybreak.commands.options import SizeOptions, keywords, listed, parse, refuse_without, value_of
 from daybreak.core.errors import UserError
 from daybreak.core.files import replace_folder, write_json
 from daybreak.core.process import usable_cores
@@ -162,7 +162,7 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def prepare(
-    inputs: Sequence[Path | str],
+    inputs: Sequence[Path | str] | Path | str,
     out: Path | str,
     *,
     tokenizer: TokenizerConfig = WordPiece(),
@@ -179,8 +179,8 @@ def prepare(
     The keywords are the options of ``daybreak prepare``.
 
     Args:
-        inputs: files, folders, globs, data sets (``hf://owner/name[@revision][:config/split]``); see
-            ``data/readers/inputs``.
+        inputs: files, folders, globs, data sets (``hf://owner/name[@revision][:config/split]``), or one of them alone;
+            see ``data/readers/inputs``.
         out: the data folder; absent, empty, or made by an earlier call with the same arguments.
         compare: a tokenizer folder; the fraction of tokens in both vocabularies is printed and recorded.
         workers: processes that read parts in parallel, 0 for one per core; or a cluster.
@@ -189,12 +189,12 @@ def prepare(
         UserError: the inputs cannot be used, or ``out`` cannot be written or contains something else. ``out`` is then
             unchanged.
     """
-    out = Path(out)
+    inputs, out = listed(inputs), Path(out)
     started, steps = time.monotonic(), preprocessing.all_filters()
     preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
     given = addresses(inputs)
     with ExitStack() as stack:
-        final = stack.enter_context(resuming.final_place(Path(out)))
+        final = stack.enter_context(resuming.final_place(out))
         stdin = spool_stdin(resuming.folder_beside(final, "stdin", stack)) if "-" in given else None
         files = find_files(given, stdin)
         preprocessing.check_sources(given, {file.given for file in files})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from daybreak.commands.options import parse
+from daybreak.commands.options import listed, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_text
 from daybreak.core.run_folder import RunFolder
@@ -66,7 +66,12 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def report(
-    runs: Sequence[Path | str], out: Path | str, *, form: str = "html", text: bool = True, study: Study | None = None
+    runs: Sequence[Path | str] | Path | str,
+    out: Path | str,
+    *,
+    form: str = "html",
+    text: bool = True,
+    study: Study | None = None,
 ) -> Path:
     """Write the report of one or several runs, or of a folder of prepared data; return its path.
 
@@ -79,7 +84,7 @@ def report(
         study: the study that the runs are cells of; its comparisons, which pair pretraining seeds, replace the
             comparisons of runs.
     """
-    folders, out = list(dict.fromkeys(map(Path, runs))), Path(out)
+    folders, out = list(dict.fromkeys(map(Path, listed(runs)))), Path(out)
     if not folders:
         raise UserError("No run folder is given.", "Name at least one, as in `daybreak report runs/tiny`.")
     if form not in FORMS:

@@ -19,6 +19,7 @@ from daybreak.commands.options import (
     TaskDirOptions,
     default_run_folder,
     given_flags,
+    listed,
     load_chosen_recipe,
     parse,
     refuse_idle_phase,
@@ -210,13 +211,13 @@ def run(
     recipe: Recipe,
     *,
     out: Path | str,
-    corpus: Sequence[Path | str] = (),
-    general: Sequence[Path | str] = (),
+    corpus: Sequence[Path | str] | Path | str = (),
+    general: Sequence[Path | str] | Path | str = (),
     text_field: str = "text",
     preprocessing: Preprocessing | None = None,
     workers: int = 0,
     overwrite: bool = False,
-    tasks: Sequence[str] = (),
+    tasks: Sequence[Path | str] | Path | str = (),
     task_dir: Path | str | None = None,
     protocol: str = "",
     seeds: int | None = None,
@@ -240,14 +241,16 @@ def run(
         procedure: preset, protocol and tasks of the recipe; by default those of the shipped recipe of its name.
     """
     started, out = uptime(), Path(out)
+    corpus, general = listed(corpus), listed(general)
+    names = [str(task) for task in listed(tasks)]
     folder = RunFolder(out)
     procedure = procedure or procedure_of(recipe)
     if preprocessing is None:
         preprocessing = Preprocessing(preset=procedure.preset if corpus else PLAIN)
-    if task_dir and not tasks:
-        tasks = _tasks_in(task_dir, procedure)
+    if task_dir and not names:
+        names = _tasks_in(task_dir, procedure)
     fine_tuning = FineTuning(
-        tasks=tuple(tasks),
+        tasks=tuple(names),
         task_dir=task_dir,
         protocol=protocol or procedure.protocol,
         seeds=seeds,
