@@ -9,8 +9,11 @@ The first form writes the loss gap and the scores of each run folder. The second
 
 from __future__ import annotations
 
+import math
+import statistics
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,68 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
-from daybreak.forecasting.tasks import fit_tasks, forecast_tasks, task_run_of
-from daybreak.schemas.forecast import Forecast, TaskRun
+from daybreak.forecasting.tasks import forecast_tasks
+from daybreak.schemas.forecast import Forecast, TaskLine, TaskTable
+from daybreak.schemas.tasks import TaskResult
 
+FEWEST = 4
+"""Fewest runs of a line; three leave one degree of freedom, which makes the interval useless."""
+PROTOCOL = "small"
+AVERAGED = ("cola", "sst2", "mrpc", "stsb", "rte")
+AVERAGE = "glue5"
+"""Name of the mean over AVERAGED, for runs that have all of them."""
 UNIGRAM = 100.0
 """A baseline far above all gaps, for forecasts from a known gap."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """A finished and evaluated run as input to the fit of task forecasts."""
+
+    name: str
+    gap: float
+    """Unigram baseline minus final held-out loss, nats."""
+    scores: dict[str, float]
+    """Mean headline metric over fine-tunings, by task."""
+
+
+def scores_of(results: Sequence[TaskResult]) -> dict[str, float]:
+    """The mean scores of a run by task, without results of other protocols and of untrained models."""
+    scores = {one.task: one.mean for one in results if one.protocol == PROTOCOL and one.model == "pretrained"}
+    if all(task in scores for task in AVERAGED):
+        scores[AVERAGE] = statistics.fmean(scores[task] for task in AVERAGED)
+    return {task: round(score, 5) for task, score in scores.items()}
+
+
+def fit_tasks(runs: Sequence[TaskRun]) -> TaskTable:
+    """Fit a line for each task that at least FEWEST runs have."""
+    lines = []
+    for task in dict.fromkeys(task for run in runs for task in run.scores):
+        known = [run for run in runs if task in run.scores]
+        if len(known) >= FEWEST and len({run.gap for run in known}) > 1:
+            lines.append(_line(task, known))
+    if not lines:
+        raise UserError(f"No task has scores of {FEWEST} runs.", "Evaluate more runs.")
+    return TaskTable(protocol=PROTOCOL, lines=lines)
+
+
+def _line(task: str, runs: Sequence[TaskRun]) -> TaskLine:
+    """Fit a line by ordinary least squares."""
+    gaps, scores = np.array([run.gap for run in runs]), np.array([run.scores[task] for run in runs])
+    centre = float(gaps.mean())
+    squares = float(((gaps - centre) ** 2).sum())
+    slope = float((gaps - centre) @ (scores - scores.mean())) / squares
+    apart = scores - scores.mean() - slope * (gaps - centre)
+    return TaskLine(
+        task=task,
+        runs=[run.name for run in runs],
+        gaps=(float(gaps.min()), float(gaps.max())),
+        centre=round(centre, 6),
+        squares=round(squares, 6),
+        score=round(float(scores.mean()), 6),
+        slope=round(slope, 6),
+        spread=round(math.sqrt(float(apart @ apart) / (len(runs) - 2)), 6),
+    )
 
 
 def runs_in(folders: list[Path], data: Path) -> list[TaskRun]:
@@ -36,11 +96,11 @@ def runs_in(folders: list[Path], data: Path) -> list[TaskRun]:
         run = RunFolder(folder)
         if missing := [path.name for path in (run.summary, run.results) if not path.is_file()]:
             print(f"{folder.name}: passed over, it has no {missing[0]}")
-        elif not (one := task_run_of(run, folder.resolve().name)).scores:
+        elif not (scores := scores_of(read_json(run.results, list[TaskResult]))):
             print(f"{folder.name}: passed over, it has no score under the protocol")
         else:
             loss, unigram = heldout(run, data)
-            found.append(replace(one, gap=round(unigram - loss, 5)))
+            found.append(TaskRun(name=folder.resolve().name, gap=round(unigram - loss, 5), scores=scores))
     return found
 
 

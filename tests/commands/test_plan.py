@@ -17,12 +17,11 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.forecasting.tasks import fit_tasks
 from daybreak.pretraining import hardware_choices, planning
 from daybreak.pretraining.flops import flops_per_token
 from daybreak.pretraining.planning import Speed
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.schemas.forecast import Law, Plan, TaskRun, TaskTable
+from daybreak.schemas.forecast import Law, Plan, TaskLine, TaskTable
 from daybreak.training.checkpoint import Progress
 from daybreak.training.monitoring.disk import gigabytes, most_bytes
 from daybreak.training.ramp import Ramp
@@ -89,8 +88,9 @@ def test_a_plan_says_what_a_budget_buys_in_tasks(
     data: Path, law: Law, timed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of the task 'far' no run was as good."""
-    (line,) = fit_tasks([TaskRun(name=str(at), gap=at, scores={"sst2": 0.6 + at / 50}) for at in
-                         (0.0, 1.0, 3.0, 6.0)]).lines  # fmt: skip
+    line = TaskLine(
+        task="sst2", runs=list("abcd"), gaps=(0.0, 6.0), centre=2.5, squares=21.0, score=0.65, slope=0.02, spread=0.0
+    )
     table = TaskTable(protocol="small", lines=[line, replace(line, task="far", gaps=(50.0, 60.0))])
     for place in (plan, planning):
         monkeypatch.setattr(place, "shipped_tasks", lambda: table)

@@ -1,29 +1,25 @@
-"""Forecasts of task scores against runs whose relation is known, because the test made it up; and the shipped table."""
+"""Forecasts of task scores, and the fit of benchmarks/task_forecasts.py, on runs whose truth the test made up."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import small_tasks
+from benchmark_scripts import beside, script
 from scipy import stats
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json, write_json
-from daybreak.core.run_folder import RunFolder
+from daybreak.core.files import read_json
 from daybreak.core.serialization import from_dict
-from daybreak.forecasting.tasks import (
-    AVERAGED,
-    FEWEST,
-    fit_tasks,
-    forecast_tasks,
-    shipped_tasks,
-    task_run,
-    task_run_of,
-)
-from daybreak.schemas.forecast import Forecast, TaskForecast, TaskRun, TaskTable
+from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
+from daybreak.schemas.forecast import Forecast, TaskForecast, TaskTable
 from daybreak.schemas.tasks import TaskResult
+
+__all__ = ["beside"]  # a fixture
 
 RECORDS = Path(__file__).resolve().parents[2] / "records"
 TRUTH = (0.20, 0.15)
@@ -31,14 +27,17 @@ TRUTH = (0.20, 0.15)
 NOISE = 0.03
 
 
-def made_up(rng: np.random.Generator, runs: int = 8, noise: float = NOISE) -> list[TaskRun]:
+def made_up(rng: np.random.Generator, runs: int = 8, noise: float = NOISE) -> list[Any]:
     start, slope = TRUTH
-    gaps = rng.uniform(1.0, 3.0, runs)
-    return [
-        TaskRun(name=str(number), gap=float(gap),
-                scores={"stsb": float(start + slope * gap + noise * rng.standard_normal())})
-        for number, gap in enumerate(gaps)
-    ]  # fmt: skip
+    gaps = rng.uniform(1.0, 3.0, runs).tolist()
+    scores = [{"stsb": start + slope * gap + noise * rng.standard_normal()} for gap in gaps]
+    task_run = script("task_forecasts").TaskRun
+    return [task_run(name=str(at), gap=gap, scores=score) for at, (gap, score) in enumerate(zip(gaps, scores))]
+
+
+def fit_tasks(runs: Sequence[Any]) -> TaskTable:
+    table: TaskTable = script("task_forecasts").fit_tasks(runs)
+    return table
 
 
 def at(gap: float, half: float = 0.0, unigram: float = 7.0) -> Forecast:
@@ -108,35 +107,30 @@ def test_outside_of_what_was_measured_there_is_no_forecast() -> None:
 
 
 def test_too_few_runs_have_no_line() -> None:
-    runs = made_up(np.random.default_rng(6))
-    assert len(fit_tasks(runs[:FEWEST]).lines) == 1
-    with pytest.raises(UserError, match=f"No task has scores of {FEWEST} runs"):
-        fit_tasks(runs[: FEWEST - 1])
+    runs, fewest = made_up(np.random.default_rng(6)), script("task_forecasts").FEWEST
+    assert len(fit_tasks(runs[:fewest]).lines) == 1
+    with pytest.raises(UserError, match=f"No task has scores of {fewest} runs"):
+        fit_tasks(runs[: fewest - 1])
 
 
 def result(task: str, mean: float, protocol: str = "small", model: str = "pretrained") -> TaskResult:
     return small_tasks.result(task, {"accuracy": [mean]}, protocol=protocol, model=model)
 
 
-def test_a_run_is_read_from_its_folder(finished: Path, tmp_path: Path) -> None:
-    summary = read_json(finished / "summary.json")
-    write_json(tmp_path / "summary.json", summary)
+def test_the_scores_of_a_run_are_those_of_its_model_under_one_protocol() -> None:
+    scores_of, averaged = script("task_forecasts").scores_of, script("task_forecasts").AVERAGED
     others = [result("sst2", 0.9, protocol="bert"), result("sst2", 0.1, model="untrained")]
-    write_json(tmp_path / "results.json", [*others, *(result(task, 0.6) for task in AVERAGED)])
-    found = task_run_of(RunFolder(tmp_path), "a")
-    seen = summary["validation"]
-    assert found.gap == pytest.approx(seen["unigram_loss"] - seen["loss"], abs=1e-4)
-    assert found.scores == dict.fromkeys([*AVERAGED, "glue5"], 0.6)
-    assert "glue5" not in task_run("a", 1.0, [result("sst2", 0.6)]).scores
+    found = scores_of([*others, *(result(task, 0.6) for task in averaged)])
+    assert found == dict.fromkeys([*averaged, "glue5"], 0.6)
+    assert "glue5" not in scores_of([result("sst2", 0.6)])
 
 
 def test_the_shipped_table_is_that_of_the_records() -> None:
-    runs = [
-        from_dict(TaskRun, run) for path in sorted(RECORDS.glob("*task-runs*.json")) for run in read_json(path)["runs"]
-    ]
-    again, table = fit_tasks(runs), shipped_tasks()
+    fit = script("task_forecasts")
+    kept = [run for path in sorted(RECORDS.glob("*task-runs*.json")) for run in read_json(path)["runs"]]
+    again, table = fit_tasks([from_dict(fit.TaskRun, run) for run in kept]), shipped_tasks()
     assert again == table, "python benchmarks/task_forecasts.py --records records --table ..."
     filed = max(RECORDS.glob("*-task-forecasts.json"))
     assert from_dict(TaskTable, read_json(filed)["table"]) == table
-    assert {line.task for line in table.lines} >= {*AVERAGED, "glue5"}
-    assert all(len(line.runs) >= FEWEST for line in table.lines)
+    assert {line.task for line in table.lines} >= {*fit.AVERAGED, "glue5"}
+    assert all(len(line.runs) >= fit.FEWEST for line in table.lines)

@@ -99,17 +99,6 @@ class ForecastLog:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRun:
-    """A finished and evaluated run as input to the fit of task forecasts."""
-
-    name: str
-    gap: float
-    """Unigram baseline minus final held-out loss, nats."""
-    scores: dict[str, float]
-    """Mean headline metric over fine-tunings, by task."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TaskLine:
     """A task's score as a linear function of the loss gap: ``score + slope * (gap - centre)``."""
 
