@@ -197,6 +197,4 @@ def _write_models(folder: Path) -> None:
     for file in tokenizer.iterdir():
         shutil.copy(file, folder / "MODEL")
     shape = CrammedEncoder(**SHAPE)  # type: ignore[arg-type]
-    write_model_folder(
-        folder / "PUBLISHED", model=shape.build(pieces), shape=shape, tokenizer=tokenizer, length=128, vocabulary=pieces
-    )
+    write_model_folder(folder / "PUBLISHED", model=shape.build(pieces), shape=shape, tokenizer=tokenizer, length=128)

@@ -69,7 +69,7 @@ def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
                 parameter.add_(0.1 * torch.randn_like(parameter))
         write_model_folder(
             folder, model=model, shape=SHAPES[kind], tokenizer=data / "tokenizer", length=LENGTH,
-            vocabulary=shards.manifest.vocabulary, special=shards.manifest.special,
+            special=shards.manifest.special,
         )  # fmt: skip
         return folder
 

@@ -187,7 +187,7 @@ def test_a_crammed_model_attends_to_padding_by_choice(
     )
     source = tmp_path / "legacy"
     model = shape.build(ids(tokenizer))
-    write_model_folder(source, model=model, shape=shape, tokenizer=tokenizer, length=24, vocabulary=ids(tokenizer))
+    write_model_folder(source, model=model, shape=shape, tokenizer=tokenizer, length=24)
     judged: list[Path] = []
     gate = parity.check_parity
 

@@ -57,10 +57,7 @@ class Export:
 
     def write(self, folder: Path, tokenizer: Path, length: int = LENGTH) -> None:
         """Write the model once more."""
-        write_model_folder(
-            folder, model=self.model, shape=self.shape, tokenizer=tokenizer, length=length,
-            vocabulary=self.model.vocabulary,
-        )  # fmt: skip
+        write_model_folder(folder, model=self.model, shape=self.shape, tokenizer=tokenizer, length=length)
 
     def judged(self) -> Parity:
         seen = self.validation.measure(
@@ -76,8 +73,8 @@ class Export:
 def made(kind: str, data: Path, folder: Path) -> Export:
     shards = open_shards(data)
     torch.manual_seed(0)
-    shape, vocabulary, special = SHAPES[kind], shards.manifest.vocabulary, shards.manifest.special
-    model = shape.build(vocabulary)
+    shape, special = SHAPES[kind], shards.manifest.special
+    model = shape.build(shards.manifest.vocabulary)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))  # far from what a default could hide behind
@@ -87,9 +84,7 @@ def made(kind: str, data: Path, folder: Path) -> Export:
         tokenizer, table = renumbered(tokenizer, folder.with_name("tokenizer"))
         special = SpecialIds(**{name: int(table[i]) for name, i in to_dict(special).items()})
         batch = replace(batch, ids=table[batch.ids], special=special)
-    write_model_folder(
-        folder, model=model, shape=shape, tokenizer=tokenizer, length=LENGTH, vocabulary=vocabulary, special=special
-    )
+    write_model_folder(folder, model=model, shape=shape, tokenizer=tokenizer, length=LENGTH, special=special)
     return Export(folder, shape, model, Validation(batch, shards.unigram_counts, torch.device("cpu")))
 
 

@@ -6,15 +6,20 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from daybreak.commands.options import RecipeFileOptions, RunDataOptions, load_recipe_file, parse
+from daybreak.commands.options import RecipeFileOptions, RunDataOptions, keywords, load_recipe_file, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import is_empty, make_folder, read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.schemas.run import Decisions
+
+if TYPE_CHECKING:
+    from daybreak.core.encoder import Encoder, EncoderConfig
+    from daybreak.training.validation import Validation
 
 PROBE_ROWS = 16
 SAMPLE = "The river was quiet that evening, and nobody spoke of the long way home."
@@ -38,20 +43,14 @@ class ExportOptions(RunDataOptions, RecipeFileOptions):
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = parse(ExportOptions, "export", arguments)
-    load_recipe_file(options.recipe)
-    folder = export(
-        options.run,
-        out=options.out,
-        data=options.data,
-        attend_padding=options.attend_padding,
-        best=options.best,
-        onnx=options.onnx,
-    )
-    if options.push_to_hub:
+    options = keywords(parse(ExportOptions, "export", arguments))
+    load_recipe_file(options.pop("recipe"))
+    repository = options.pop("push_to_hub")
+    folder = export(options.pop("run"), **options)
+    if repository:
         from daybreak.exporting.hub import push_to_hub
 
-        push_to_hub(folder, options.push_to_hub, kind="model")
+        push_to_hub(folder, repository, kind="model")
 
 
 def export(
@@ -121,8 +120,6 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
     import torch
 
     from daybreak.data.sequences.shards import open_shards
-    from daybreak.exporting.hugging_face import write_model_folder
-    from daybreak.exporting.parity import check_parity, verdict
     from daybreak.pretraining.run_start import refuse_other_tokenizer
     from daybreak.pretraining.setup import heldout_validation, sample_text
     from daybreak.recipe import load_recipe
@@ -151,27 +148,9 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
     first = read_json(source.decisions, Decisions).first_heldout
     validation = heldout_validation(recipe, shards, data, torch.device("cpu"), first=first)
     length = max(recipe.longest_read(second=progress.second_from is not None), validation.length)
-    write_model_folder(
-        out,
-        model=model,
-        shape=recipe.model,
-        tokenizer=data / "tokenizer",
-        length=length,
-        vocabulary=shards.manifest.vocabulary,
-        special=shards.manifest.special,
+    _write_checked(
+        out, model, recipe.model, data / "tokenizer", length, validation, sample_text(shards, data), step=progress.step
     )
-    validated = validation.evaluate(model)
-    say(f"Step {progress.step:,}: held-out loss {validated.loss:.3f}, masked accuracy {validated.accuracy:.1%}.")
-    parity = check_parity(
-        out,
-        model=model,
-        shape=recipe.model,
-        length=length,
-        validation=validation,
-        accuracy=validated.accuracy,
-        text=sample_text(shards, data),
-    )
-    say(verdict(parity))
 
 
 def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
@@ -181,8 +160,6 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
 
     from daybreak.core.batch import Batch
     from daybreak.data.tokenizers.tokenizer_import import Existing
-    from daybreak.exporting.hugging_face import write_model_folder
-    from daybreak.exporting.parity import check_parity, verdict
     from daybreak.models.crammed import CrammedEncoder
     from daybreak.models.importing import load_pretrained
     from daybreak.pretraining.setup import VALIDATION_LENGTH
@@ -205,23 +182,33 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
     validation = Validation(Batch(ids=ids, special=found.special), counts, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as scratch:
         Existing(folder=str(found.tokenizer)).make([], Path(scratch))
-        write_model_folder(
-            out,
-            model=model,
-            shape=shape,
-            tokenizer=Path(scratch),
-            length=length,
-            vocabulary=model.vocabulary,
-            special=found.special,
-        )
+        _write_checked(out, model, shape, Path(scratch), length, validation, SAMPLE)
+
+
+def _write_checked(
+    out: Path,
+    model: Encoder,
+    shape: EncoderConfig,
+    tokenizer: Path,
+    length: int,
+    validation: Validation,
+    text: str,
+    step: int | None = None,
+) -> None:
+    """Write the model folder, evaluate the model, and check the parity of the two.
+
+    Args:
+        text: for the round trip of the tokenizer.
+        step: of the checkpoint, to print with its losses; None for a published model.
+    """
+    from daybreak.exporting.hugging_face import write_model_folder
+    from daybreak.exporting.parity import check_parity, verdict
+
+    write_model_folder(out, model=model, shape=shape, tokenizer=tokenizer, length=length, special=validation.special)
     validated = validation.evaluate(model)
+    if step is not None:
+        say(f"Step {step:,}: held-out loss {validated.loss:.3f}, masked accuracy {validated.accuracy:.1%}.")
     parity = check_parity(
-        out,
-        model=model,
-        shape=shape,
-        length=length,
-        validation=validation,
-        accuracy=validated.accuracy,
-        text=SAMPLE,
+        out, model=model, shape=shape, length=length, validation=validation, accuracy=validated.accuracy, text=text
     )
     say(verdict(parity))

@@ -387,7 +387,6 @@ class FineTuning:
                 shape=recipe.model,
                 tokenizer=data / "tokenizer",
                 length=recipe.longest_row,
-                vocabulary=manifest.vocabulary,
                 special=manifest.special,
             )
             count, seconds = evaluate.forecast_evaluation(

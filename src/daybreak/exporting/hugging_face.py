@@ -27,7 +27,6 @@ def write_model_folder(
     shape: EncoderConfig,
     tokenizer: Path,
     length: int,
-    vocabulary: int,
     special: SpecialIds = SpecialIds(),
 ) -> None:
     """Write weights, config and tokenizer into ``out`` with one rename, replacing an older export.
@@ -41,7 +40,7 @@ def write_model_folder(
     with _replacement(out) as new:
         new.mkdir(parents=True)
         save_file(shape.export_weights(model), new / "model.safetensors", metadata={"format": "pt"})
-        config = shape.to_hugging_face(vocabulary, length, special)
+        config = shape.to_hugging_face(model.vocabulary, length, special)
         write_json(new / "config.json", config)
         shutil.copymode(new / "config.json", new / "model.safetensors")  # safetensors sets owner-only permissions
         for name, source in shape.modelling_files().items():

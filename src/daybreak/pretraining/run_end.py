@@ -57,7 +57,6 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
         shape=recipe.model,
         tokenizer=job.data / "tokenizer",
         length=length,
-        vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
     training.time_by_category["export"] += time.monotonic() - started

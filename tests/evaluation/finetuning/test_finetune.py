@@ -203,7 +203,7 @@ def test_a_crammed_export_is_fine_tuned(
     torch.manual_seed(0)
     model = shape.build(VOCABULARY)
     folder = tmp_path / "crammed"
-    write_model_folder(folder, model=model, shape=shape, tokenizer=encoder, length=64, vocabulary=VOCABULARY)
+    write_model_folder(folder, model=model, shape=shape, tokenizer=encoder, length=64)
     kept = tmp_path / "kept"
     (result,) = evaluate(folder, [str(weather)], seeds=1, out=tmp_path, rate=2e-3, workers=1, save=kept)
     assert f"Classifier: {kept}  (" in (said := capsys.readouterr().out) and "trust_remote_code=True" in said
