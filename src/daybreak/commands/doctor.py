@@ -42,8 +42,6 @@ def main(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check."""
-
     state: str
     """OK; NOTE: slower, or a feature is missing; FAULT: Daybreak cannot run."""
     name: str

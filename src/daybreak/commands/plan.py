@@ -106,7 +106,6 @@ def plan(
 
 
 def show(made: Plan, chosen: Candidate, budget: Budget, price: float | None, data: Path) -> None:
-    """Print the plan."""
     from daybreak.recipe import FAMILY
 
     say(

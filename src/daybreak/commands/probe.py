@@ -233,7 +233,6 @@ def _documents(encoder: FrozenModel, source: _TextSource) -> Iterator[tuple[str,
 
 
 def _read(given: Sequence[str]) -> Iterator[str]:
-    """Yield the documents of text files."""
     files = find_files(given)
     for document in read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter()):
         yield document.text

@@ -110,7 +110,6 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
 
 
 def _record_study(file: Path, out: Path, name: str) -> Path:
-    """Write the record of a finished study from its file."""
     folder, (kind, text) = file.parent, STUDIES[file.name]
     found = read_json(file, kind)
     if not found.finished:

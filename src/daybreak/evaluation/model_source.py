@@ -16,8 +16,6 @@ from daybreak.exporting.hub import DATASET, dataset_folder
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The model to evaluate."""
-
     run: RunFolder | None
     """The run folder, if Daybreak trained the model."""
     folder: Path

@@ -229,7 +229,6 @@ def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -
 
 
 def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) -> tuple[Phase, ...]:
-    """The phases of the run."""
     if isinstance(recipe.rows, SentencePairs) and (warning := check_pairs(shards.train)):
         say(warning)
     second = recipe.phase2
@@ -278,7 +277,6 @@ def finish_on(recipe: Recipe, shards: Shards) -> Finish:
 
 
 def sampler(recipe: Recipe, stream: TokenStream, shards: Shards, data: Path, length: int) -> Sampler:
-    """Return the sampler of the recipe over ``stream``."""
 
     def token_id(token: str) -> int | None:
         return load_tokenizer(data / "tokenizer").token_to_id(token)  # only one order of sequences needs it

@@ -22,7 +22,6 @@ SMALLEST_BATCH = 16
 
 
 def vocabulary(size: str, paper: int) -> int:
-    """Tokens of the vocabulary."""
     return VOCABULARY.get(size, paper)
 
 

@@ -153,7 +153,6 @@ def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> 
 
 
 def read_curve(run: RunFolder) -> list[CurvePoint]:
-    """Return the validations of a run."""
     return [
         CurvePoint(**{name: line[name] for name in ("elapsed", "step", "tokens", "loss", "positions")})
         for line in read_json_lines(run.metrics, skip_damaged=True)

@@ -143,7 +143,6 @@ def save(
 
 
 def folder_of(folder: Path, step: int) -> Path:
-    """Path of the checkpoint of a step in ``folder``."""
     return folder / f"step-{step:09d}"
 
 

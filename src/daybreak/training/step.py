@@ -250,8 +250,6 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """Result of one step."""
-
     progress: Progress
     loss: float
     """Mean over masked tokens, nats."""

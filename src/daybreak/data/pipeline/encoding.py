@@ -97,8 +97,6 @@ class EncodingJob:
 
 
 class OutputDocument(NamedTuple):
-    """A document to write."""
-
     document: Document
     held: bool
     times: int

@@ -63,8 +63,6 @@ def check_preprocessings(preprocessings: Sequence[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A text source."""
-
     name: str
     corpus: Corpus
     identity: str

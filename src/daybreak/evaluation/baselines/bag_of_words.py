@@ -157,7 +157,6 @@ def _samples(kind: Kind, rows: LabelledRows) -> LabelledRows:
 
 
 def _fitted(kind: Kind, features: Any, targets: Sequence[Any], strength: float) -> Any:
-    """Return a linear model on these features."""
     if kind.numeric:
         model = Ridge(alpha=1 / strength, solver="sparse_cg")
     elif len(set(targets)) > 1:

@@ -93,7 +93,6 @@ def _is_ours(folder: Path) -> bool:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a model folder."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")):
         raise UserError(f"'{folder}' holds no tokenizer.", "Put the model's tokenizer.json into that folder.")
     return _tokenizer(folder, load_config(folder) if _is_ours(folder) else None)
@@ -241,7 +240,6 @@ def _check_complete(folder: Path, lacking: Iterable[str], part: str) -> None:
 
 
 def _random(source: Any, config: Any) -> Any:
-    """Return a model with random weights."""
     if config.model_type == MODEL_TYPE:
         return source(config)
     return source.from_config(config, dtype=torch.float32, trust_remote_code=False)

@@ -139,7 +139,6 @@ def write_submission(
 
 
 def check_rows(name: str, rows: int) -> None:
-    """Check the number of rows of a test file."""
     if rows != FILES[name].rows:
         raise UserError(
             f"{name}.tsv takes {FILES[name].rows:,} answers, and {rows:,} are there.",

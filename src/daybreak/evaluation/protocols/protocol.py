@@ -137,7 +137,6 @@ class Protocol:
         return self._own(family).seeds or self.seeds
 
     def decay_of(self, setting: Setting) -> float:
-        """Return the weight decay of a setting."""
         return self.weight_decay if setting.weight_decay is None else setting.weight_decay
 
     def layer_decay_at(self, hidden_size: int) -> float:

@@ -15,7 +15,6 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(task: Task) -> Kind:
-    """Return the kind of a task."""
     return KINDS[task.kind]
 
 

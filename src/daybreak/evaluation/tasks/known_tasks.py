@@ -250,7 +250,6 @@ def _layouts(name: str) -> list[Task]:
 
 
 def _with_files(task: Task, folder: Path) -> Task:
-    """Return the task with the full paths of its files."""
     found: dict[str, Path] = {}
     for part, path in task.files.items():
         file = _find(folder, path)

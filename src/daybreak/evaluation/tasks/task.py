@@ -23,8 +23,6 @@ DEV_FRACTION = 0.1
 
 @dataclass(frozen=True)
 class UnlabelledFile:
-    """An unlabelled file."""
-
     name: str
     """Name of the submission file with its predictions, without ``.tsv``."""
     path: Path
@@ -86,14 +84,11 @@ class LabelledRows:
         return len(self.texts)
 
     def take(self, indices: Sequence[int]) -> LabelledRows:
-        """Return the rows at ``indices``."""
         return LabelledRows([self.texts[i] for i in indices], [self.targets[i] for i in indices])
 
 
 @dataclass(frozen=True)
 class TaskRows:
-    """A task with its rows."""
-
     task: Task
     labels: tuple[str, ...]
     """Label names in the order of the class ids; empty if the targets are numbers without names."""

@@ -17,7 +17,6 @@ from daybreak.core.serialization import fingerprint
 
 
 def cache_file() -> Path:
-    """Path of the cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "daybreak" / "microbatch.json"
 
