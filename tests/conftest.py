@@ -5,7 +5,7 @@
     write_run           a run folder with drawn records, without training
     start, daybreak     the command line in a process of its own, forked so that it imports nothing
     ungated             exports pass without the parity check
-    on_the_cpu          commands in this process train on the CPU
+    on_the_cpu          commands in this process train on the CPU; every_step_on_the_cpu also records every step
     refused             a command in this process, which must end with one sentence
     small_disk          a file system of its own, for a full or read-only disk
 
@@ -151,6 +151,12 @@ def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands in this process train on the CPU, whatever the machine has."""
     train_on_the_cpu(monkeypatch)
+
+
+@pytest.fixture
+def every_step_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, and every step leaves a line in the metrics."""
+    train_on_the_cpu(monkeypatch, record_every_step=True)
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from rendezvous import wait_for
+from small_texts import PART
 
 from daybreak.commands import prepare as module
 from daybreak.data.pipeline import cluster
@@ -18,8 +19,6 @@ from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import find_files
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
-PART = 6_000
-"""Bytes."""
 SMALL = WordPiece(vocabulary=600)
 
 
@@ -114,10 +113,7 @@ def kill_on_the_way(text: Path, folder: Path, kind: str, delay: float) -> Prepro
     steps.write_text(SLOW.format(delay=str(file)))
     command = [sys.executable, "-c", SCRIPT.format(part=PART), str(text), str(folder / "data"), kind, str(steps)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while len(done_parts(folder)) < 3:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
-        time.sleep(0.02)
+    wait_for(lambda: len(done_parts(folder)) >= 3, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     return Preprocessing(filters=str(steps))

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,11 @@ def exit_code(*words: object) -> int:
 def command(*words: object) -> None:
     """Run ``daybreak words``, which must succeed."""
     assert exit_code(*words) == 0
+
+
+def bits(run: Path) -> bytes:
+    """The weights of the exported model of a run."""
+    return (run / "model" / "model.safetensors").read_bytes()
 
 
 @contextmanager

@@ -1,15 +1,18 @@
-"""Processes of a test that train together, and the port at which they meet."""
+"""Processes of a test that go on by themselves, or train together and meet at a port."""
 
 from __future__ import annotations
 
 import os
 import random
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from warm_python import start_python
+
+from daybreak.training.clock import read_trace
 
 
 def free_port() -> int:
@@ -23,6 +26,20 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
+
+
+def wait_for(met: Callable[[], Any], process: Any, patience: float = 120.0, log: Path | None = None) -> None:
+    """Return once ``met()`` holds; the process must go on meanwhile. ``log`` is the file of what it says."""
+    deadline = time.monotonic() + patience
+    while not met():
+        assert process.poll() is None, log.read_text() if log else process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wait_for_step(run: Path, step: int, process: Any, **how: Any) -> None:
+    """Return once the trace of ``run`` has reached ``step``."""
+    wait_for(lambda: len(read_trace(run / "trace.jsonl")) > step, process, **how)
 
 
 def two_ranks(start: Callable[..., Any], *words: object, **more: str) -> list[Any]:

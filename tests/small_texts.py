@@ -6,6 +6,9 @@ import json
 import random
 from pathlib import Path
 
+PART = 6_000
+"""Bytes of a part, so that such a text has several."""
+
 
 def write_records(path: Path, documents: int = 600, seed: int = 5) -> Path:
     """Records, a tenth of them copies of others."""

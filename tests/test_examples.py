@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from in_process import exit_code, stopped_at
+from in_process import bits, exit_code, stopped_at
 
 from daybreak.commands.evaluate import evaluate
 from daybreak.commands.export import export
@@ -38,10 +38,6 @@ SPECIAL = SpecialIds()
 
 def recipe_of(name: str) -> Recipe:
     return load_recipe(EXAMPLES / f"{name}.py")
-
-
-def bits(run: Path) -> bytes:
-    return (run / "model" / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +114,7 @@ def test_verify_knows_the_class_once_its_file_was_read(
 
 
 def test_what_the_page_says_of_commands_that_do_not_know_a_class(
-    trained: dict[str, Path], data: Path, daybreak: Any, tmp_path: Path
+    trained: dict[str, Path], data: Path, daybreak: Any
 ) -> None:
     told = daybreak("verify", trained["own_objective"], "--data", data)
     assert told.returncode == 2 and "MaskedSpans, which a file of your own defines. Name that file" in told.stderr

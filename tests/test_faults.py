@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
+from rendezvous import wait_for
 from warm_python import surroundings
 
 from daybreak.core.files import read_json, read_json_lines
@@ -43,15 +43,6 @@ def saves_soon(folder: Path) -> dict[str, str]:
 
 def words(data: Path, run: Path, budget: str, shape: list[str]) -> list[object]:
     return ["pretrain", "tiny", "--data", data, "--out", run, "--budget", budget, *shape]
-
-
-def wait_for(met: Callable[[], Any], process: subprocess.Popen[str]) -> None:
-    """Return once ``met()`` holds; the process must go on meanwhile."""
-    deadline = time.monotonic() + 120
-    while not met():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def steps(run: Path) -> int:

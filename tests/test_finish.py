@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import exit_code, stopped_at, train_on_the_cpu
+from in_process import exit_code, stopped_at
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from daybreak.core.errors import UserError
@@ -25,16 +25,13 @@ from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import SecondPhase
 
 FINISH = "--finish.start 0.6 --finish.length 32 --finish.shortest 6 --finish.longest 30".split()
-
-
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
-    """The bits of the CPU are those that are compared; every step leaves its line."""
-    train_on_the_cpu(monkeypatch, record_every_step=True)
+pytestmark = pytest.mark.usefixtures(
+    "every_step_on_the_cpu", "ungated"
+)  # the bits of the CPU are those that are compared
 
 
 def test_a_run_that_was_stopped_in_its_finish_goes_on_and_verifies(
-    data: Path, shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    data: Path, shape: list[str], tmp_path: Path, capsys: Any
 ) -> None:
     run = tmp_path / "run"
     # Half of the sequences at a time, so that each is looked at twice.

@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rendezvous import wait_for_step
 from safetensors.torch import load_file
 
 from daybreak.core.files import read_json
@@ -115,18 +115,6 @@ def workers(torchrun: Process) -> dict[int, int]:
     return found
 
 
-def wait_for_step(run: Path, step: int, process: Process, log: Path) -> None:
-    """Return once the trace of ``run`` has reached ``step``."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        trace = read_trace(run / "trace.jsonl")
-        if trace and trace[-1].step >= step:
-            return
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.05)
-    raise AssertionError(f"step {step} never came: {log.read_text()}")
-
-
 def flowing(log: Path) -> str:
     return re.sub(r"\s+", " ", log.read_text())
 
@@ -168,7 +156,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_other_goes_on_from_there(
     words = ["pretrain", "tiny", "--data", data, "--budget", "300steps", *shape]
     started.append(hosts[0].torchrun(hosts[0], log, *words, "--out", run))
     started.append(hosts[1].torchrun(hosts[0], tmp_path / "b.log", *words, "--out", tmp_path / "b"))
-    wait_for_step(run, 20, started[0], log)
+    wait_for_step(run, 20, started[0], log=log)
     hosts[1].cut_off()
     assert started[0].wait(timeout=60) != 0
     said = flowing(log)
@@ -201,7 +189,7 @@ def test_killed_workers_are_started_again_and_the_run_goes_on(
     started.append(torchrun)
     reached = 20
     for victim in (1, 0):
-        wait_for_step(run, reached, torchrun, log)
+        wait_for_step(run, reached, torchrun, log=log)
         (worker,) = [process for process, rank in workers(torchrun).items() if rank == victim]
         os.kill(worker, signal.SIGKILL)
         reached = read_trace(run / "trace.jsonl")[-1].step + 20

@@ -9,12 +9,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rendezvous import wait_for
 from warm_python import SERVERS
 
 from daybreak.cli import COMMANDS
@@ -126,10 +126,7 @@ def test_a_session_of_a_hosted_gpu_that_ends_is_continued_by_the_same_cells(tmp_
     with saved.open("wb") as said:
         session = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
         try:
-            deadline = time.monotonic() + 300
-            while not (trace.exists() and trace.stat().st_size) and time.monotonic() < deadline:
-                assert session.poll() is None, saved.read_text()
-                time.sleep(0.05)
+            wait_for(lambda: trace.exists() and trace.stat().st_size, session, 300, log=saved)
         finally:
             os.killpg(session.pid, signal.SIGKILL)
             session.wait()

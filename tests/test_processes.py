@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from in_process import train_on_the_cpu
-from rendezvous import free_port, two_ranks
+from rendezvous import free_port, two_ranks, wait_for_step
 from safetensors.torch import load_file
 from warm_python import surroundings
 
@@ -116,9 +115,7 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(
     file, run = tmp_path / "recipe.json", tmp_path / "run"
     write_json(file, resolved(recipe))
     ranks = two_ranks(start, "pretrain", file, "--data", data, "--out", run)
-    while len(read_trace(run / "trace.jsonl")) < 30:
-        assert ranks[0].poll() is None, ranks[0].communicate()
-        time.sleep(0.02)
+    wait_for_step(run, 29, ranks[0], patience=600)
     for rank in ranks:
         rank.send_signal(signal.SIGTERM)
     _, said = ranks[0].communicate(timeout=120)

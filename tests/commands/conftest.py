@@ -1,4 +1,4 @@
-"""A run to change, and one that is killed."""
+"""A run to change, one that is killed, and records in small parts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_texts import PART, write_records
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    return write_records(tmp_path / "corpus.jsonl")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``prepare`` reads in parts of PART bytes."""
+    from daybreak.commands import prepare
+    from daybreak.data.pipeline.corpus import bundled
+
+    monkeypatch.setattr(prepare, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import command, exit_code, train_on_the_cpu
+from in_process import bits, command, exit_code
 from small_models import small_recipe
 
 from daybreak.commands import pretrain
@@ -29,10 +29,7 @@ from daybreak.training.clock import read_trace
 from daybreak.training.optim.muon import Muon
 from daybreak.training.schedule import Trapezoid
 
-
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
-    train_on_the_cpu(monkeypatch, record_every_step=True)
+pytestmark = pytest.mark.usefixtures("every_step_on_the_cpu", "ungated")
 
 
 def kept(run: Path) -> checkpoint.Checkpoint:
@@ -40,10 +37,6 @@ def kept(run: Path) -> checkpoint.Checkpoint:
     found, torn = checkpoint.read_newest(RunFolder(run).branch)
     assert found and not torn
     return found
-
-
-def bits(run: Path) -> bytes:
-    return (run / "model" / "model.safetensors").read_bytes()
 
 
 def steps(run: Path) -> list[StepRecord]:

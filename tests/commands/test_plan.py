@@ -105,7 +105,7 @@ def test_a_plan_says_what_a_budget_buys_in_tasks(
 
 
 def test_the_disk_of_a_plan_is_what_a_run_asks_for(
-    data: Path, law: Law, timed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, law: Law, timed: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = plan.plan(data=data, budget="30m", recipes=named("tiny"))
     weights = 4 * made.candidates[0].parameters

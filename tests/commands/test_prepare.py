@@ -407,16 +407,6 @@ def test_a_folding_tokenizer_that_is_taken_over_is_warned_of_too(
     assert "splits syllables in Thai" in capsys.readouterr().out
 
 
-@pytest.fixture
-def records(tmp_path: Path) -> Path:
-    return write_records(tmp_path / "corpus.jsonl")
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, 6_000, **how))
-
-
 # ---------------------------------------------------------------- how much of each source
 
 

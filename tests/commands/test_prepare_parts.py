@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from small_texts import contents, left_over, write_records
+from rendezvous import wait_for
+from small_texts import PART, contents, left_over, write_records
 
 from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
@@ -31,20 +32,8 @@ from daybreak.data.readers.inputs import RECORDS, TEXT, ByteCounter, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
-PART = 6_000
-"""Bytes."""
 SMALL = WordPiece(vocabulary=600)
 FULL = Path("/dev/full")
-
-
-@pytest.fixture
-def records(tmp_path: Path) -> Path:
-    return write_records(tmp_path / "corpus.jsonl")
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
 
 
 def test_neither_workers_nor_parts_change_what_is_made(
@@ -192,10 +181,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     script = SCRIPT.format(part=PART).replace("workers=1", "workers=2").replace("= map(counted, stages)", "= stages")
     command = [sys.executable, "-c", script, str(path), str(tmp_path / "data"), "0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".data.preparing/*/survey/[0-9]*")) and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(lambda: list(tmp_path.glob(".data.preparing/*/survey/[0-9]*")), process)
     workers = children(process.pid)
     assert len(workers) >= 2
     process.kill()
@@ -267,22 +253,6 @@ def test_input_that_changes_meanwhile_is_refused(
     assert not (tmp_path / "data").exists() and left_over(tmp_path) == []
 
 
-def test_a_full_disk_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = write_records(tmp_path / "a.jsonl")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("daybreak.data.pipeline.encoding.join", lambda *_, **__: full())
-        with pytest.raises(UserError, match=r"is full. Free disk space and run the same command again: finished parts"):
-            prepare([text], tmp_path / "data", tokenizer=SMALL)
-    assert left_over(tmp_path) == [".data.preparing"]
-    prepare([text], tmp_path / "data", tokenizer=SMALL)
-    prepare([text], tmp_path / "at-once", tokenizer=SMALL)
-    assert contents(tmp_path / "data") == contents(tmp_path / "at-once") and left_over(tmp_path) == []
-
-
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("name", ["times", "counts", "density"])
 def test_a_full_disk_loses_no_file_of_a_part(
@@ -323,16 +293,26 @@ def test_a_full_disk_keeps_the_parts_also_where_a_file_of_json_finds_it(
     assert "Resuming the interrupted preparation." in capsys.readouterr().out and left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "closed"), OSError(errno.EIO, "disk"), Interrupted(15)])
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (OSError(errno.ENOSPC, "full"), UserError, "is full. Free disk space and run the same command again: finished"),
+        (BrokenPipeError(errno.EPIPE, "closed"), BrokenPipeError, "closed"),
+        (OSError(errno.EIO, "disk"), OSError, "disk"),
+        (Interrupted(15), Interrupted, None),
+    ],
+    ids=["full", "pipe", "disk", "signal"],
+)
 def test_after_an_error_that_may_pass_the_same_command_goes_on(
-    error: Exception, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    error: Exception, raised: type[Exception], words: str | None, records: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     def fail(*_: object, **__: object) -> None:
         raise error
 
     with monkeypatch.context() as patch:
         patch.setattr("daybreak.data.pipeline.encoding.join", fail)
-        with pytest.raises(type(error)):
+        with pytest.raises(raised, match=words):
             prepare([records], tmp_path / "data", tokenizer=SMALL)
     assert left_over(tmp_path) == [".data.preparing"]
     prepare([records], tmp_path / "data", tokenizer=SMALL)

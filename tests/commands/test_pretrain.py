@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from in_process import exit_code
-from rendezvous import free_port
+from in_process import bits, exit_code
+from rendezvous import two_ranks, wait_for_step
 from safetensors.torch import load_file
 from small_models import small_recipe
 
@@ -43,33 +42,11 @@ from daybreak.schemas.run import (
     ValidationRecord,
 )
 from daybreak.training.clock import read_trace
-from daybreak.training.hardware import probe
 from daybreak.training.monitoring.heartbeat import INTERVAL, read_heartbeat
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture(autouse=True)
-def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a machine with a GPU: the bits of the CPU are those that are compared."""
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-
-
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[str], patience: float = 120) -> None:
-    """Return once the trace of ``run`` has reached ``step``."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        trace = read_trace(run / "trace.jsonl")
-        if trace and trace[-1].step >= step:
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    raise AssertionError(f"step {step} never came")
-
-
-def bits(run: Path) -> bytes:
-    return (run / "model" / "model.safetensors").read_bytes()
+pytestmark = pytest.mark.usefixtures("on_the_cpu")  # the bits of the CPU are those that are compared
 
 
 # ---------------------------------------------------------------- a run that ends
@@ -245,8 +222,7 @@ def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
 def test_two_processes_train_as_one(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", *shape]
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [start(*command, **torchrun, RANK=str(rank)) for rank in (0, 1)]
+    ranks = two_ranks(start, *command)
     said = [process.communicate(timeout=200) for process in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert read_json(run / "decisions.json", Decisions).microbatch == 4

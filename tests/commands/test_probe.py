@@ -95,7 +95,7 @@ def test_masked_words_of_an_export_from_prepared_data_and_from_plain_text_agree(
 
 
 def test_search_is_measured_in_each_text_alone(
-    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(3)
     words = "king dog river hill bread song tree stone bird light".split()

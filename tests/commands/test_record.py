@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fake_runs import WriteRun
-from in_process import command, train_on_the_cpu
+from in_process import command
 from safetensors.torch import load_file, save_file
 from small_texts import DOES, WHAT, WHO
 
@@ -31,11 +31,7 @@ Refused = Callable[..., str]
 KEPT = {"data.json", "decisions.json", "environment.json", "metrics.jsonl", "recipe.json", "summary.json", RECORD_FILE}
 FROM_FILES = ("load", "others", "void")
 """What a study's file beside the run may have told, which is not filed."""
-
-
-@pytest.fixture(autouse=True)
-def _on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    train_on_the_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 @pytest.fixture

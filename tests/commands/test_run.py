@@ -277,18 +277,18 @@ def test_a_missing_general_text_is_refused_before_the_corpus_is_prepared(corpus:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_inside_the_run_is_not_deleted_with_it(
-    finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
+@pytest.mark.parametrize("what", ["text", "task"])
+def test_a_text_or_task_inside_the_run_is_not_deleted_with_it(
+    what: str, finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(finished, tmp_path / "run"))
-    (out / "labels").mkdir()
-    for name in ("own_task.toml", "own_task_train.csv", "own_task_dev.csv"):
-        shutil.copy(EXAMPLES / name, out / "labels")
-    task = out / "labels/own_task.toml"
-    told = refused(
-        "run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", "--corpus", corpus, "--tasks", task
-    )
-    assert "which --overwrite would delete" in told and task.is_file()
+    (out / "own").mkdir()
+    for file in (corpus, *(EXAMPLES / f"own_task{name}" for name in (".toml", "_train.csv", "_dev.csv"))):
+        shutil.copy(file, out / "own")
+    own = out / "own" / (corpus.name if what == "text" else "own_task.toml")
+    asked = ["--corpus", own] if what == "text" else ["--corpus", corpus, "--tasks", own]
+    said = refused("run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", *asked)
+    assert "which --overwrite would delete" in said and own.is_file()
 
 
 def test_the_rows_of_a_task_are_checked_before_the_text_is_read(
@@ -298,16 +298,6 @@ def test_the_rows_of_a_task_are_checked_before_the_text_is_read(
     out = tmp_path / "out"
     told = refused("run", "tiny", "--budget", "40steps", "--corpus", corpus, "--tasks", task, "--out", out)
     assert "has no column 'sentences'" in told and not out.exists()
-
-
-def test_a_text_inside_the_run_is_not_deleted_with_it(
-    finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
-) -> None:
-    out = Path(shutil.copytree(finished, tmp_path / "run"))
-    (out / "corpus").mkdir()
-    own = Path(shutil.copy(corpus, out / "corpus"))
-    said = refused("run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", "--corpus", out / "corpus")
-    assert "which --overwrite would delete" in said and own.is_file()
 
 
 # ---------------------------------------------------------------- a deadline

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from fake_studies import SMALL, cell, fake_cells
+from rendezvous import wait_for
 from scipy import stats
 from small_tasks import result
 
@@ -453,9 +453,7 @@ def test_a_killed_study_goes_on_within_its_cell_and_is_given_tasks_later(
     runs = [RunFolder(out / "cells" / f"{name}-seed-0") for name in ("low", "high")]
     low, high = runs
     killed = start(*asked)
-    while not high.heartbeat.exists():
-        assert killed.poll() is None, killed.communicate()
-        time.sleep(0.05)
+    wait_for(high.heartbeat.exists, killed, patience=600)
     trained = low.summary.stat().st_mtime_ns
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()
@@ -479,9 +477,7 @@ def test_a_killed_study_goes_on_within_its_cell_and_is_given_tasks_later(
     kept = [run.summary.stat().st_mtime_ns for run in runs]
     more = [*asked, "--tasks", ",".join(tasks), "--task-seeds", "2"]
     killed = start(*more)
-    while not list(runs[0].cells.glob("*/*/*/*.json")):
-        assert killed.poll() is None, killed.communicate()
-        time.sleep(0.02)
+    wait_for(lambda: list(runs[0].cells.glob("*/*/*/*.json")), killed, patience=600)
     os.kill(killed.pid, signal.SIGTERM)
     killed.communicate(timeout=120)
     assert killed.returncode == 143 and not read_json(out / "study.json", Study).finished

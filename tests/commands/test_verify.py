@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import exit_code, stopped_at, train_on_the_cpu
-from rendezvous import free_port
+from in_process import exit_code, stopped_at
+from rendezvous import two_ranks, wait_for_step
 from safetensors.torch import load_file, save_file
 
 from daybreak.core.files import read_json
@@ -31,12 +30,9 @@ Start = Callable[..., "subprocess.Popen[str]"]
 Verified = Callable[..., str]
 
 BUDGET = ["--budget", "40steps"]
-
-
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
-    """The bits of the CPU are those that are compared; every step leaves its line."""
-    train_on_the_cpu(monkeypatch, record_every_step=True)
+pytestmark = pytest.mark.usefixtures(
+    "every_step_on_the_cpu", "ungated"
+)  # the bits of the CPU are those that are compared
 
 
 @pytest.fixture
@@ -183,9 +179,7 @@ def test_a_changed_clock_reading_is_found(run: Path, data: Path, refused: Refuse
     assert "before-decay/step-000000016: equal" in said and "differs from before-end/step-000000036" in said
 
 
-def test_a_changed_norm_is_found(
-    data: Path, shape: list[str], refused: Refused, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_norm_is_found(data: Path, shape: list[str], refused: Refused, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert exit_code("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 0
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -222,12 +216,6 @@ def test_an_exported_model_that_is_gone_is_one_sentence(run: Path, data: Path, r
 # ---------------------------------------------------------------- several processes
 
 
-def two(start: Start, *words: object) -> list[subprocess.Popen[str]]:
-    """The two processes of one run, as torchrun would start them."""
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [start(*words, **torchrun, RANK=str(rank)) for rank in (0, 1)]
-
-
 def ended(ranks: list[subprocess.Popen[str]], code: int) -> str:
     """Wait for both, which must leave with ``code``; return what the first said."""
     try:
@@ -246,11 +234,8 @@ def stopped_on_two(
     """A run of two processes, one of which was asked to stop; and its command. Shared: copy it before changing it."""
     run = tmp_path_factory.mktemp("two") / "run"
     words = ["pretrain", "tiny", "--data", data, "--budget", "400steps", *shape]
-    ranks = two(start, *words, "--out", run)
-    deadline = time.monotonic() + 120
-    while len(read_trace(run / "trace.jsonl")) < 20:
-        assert ranks[0].poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    ranks = two_ranks(start, *words, "--out", run)
+    wait_for_step(run, 19, ranks[0])
     ranks[1].send_signal(signal.SIGTERM)
     ended(ranks, 143)
     yield run, words
@@ -263,7 +248,7 @@ def test_bits_are_compared_on_as_many_processes(
     said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
     assert "trained by 2 processes, not by 1" in said and "torchrun --nproc-per-node" in said
     steps = len(read_trace(run / "trace.jsonl"))
-    assert f"Verified: steps 0 to {steps} of '{run}'" in ended(two(start, "verify", run, "--data", data), 0)
+    assert f"Verified: steps 0 to {steps} of '{run}'" in ended(two_ranks(start, "verify", run, "--data", data), 0)
 
 
 def test_a_difference_is_one_sentence_on_several_processes(
@@ -277,7 +262,7 @@ def test_a_difference_is_one_sentence_on_several_processes(
     )  # fmt: skip
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write(json.dumps({"type": "step", **to_dict(line)}) + "\n")
-    said = ended(two(start, "verify", run, "--data", data), 2)
+    said = ended(two_ranks(start, "verify", run, "--data", data), 2)
     assert "the gradient norm at step 2 is" in said and "recorded 1.0" in said and "Verified" not in said
 
 

@@ -171,7 +171,7 @@ def test_a_tokenizer_that_does_not_name_its_special_tokens_passes(
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("told", [{"model_max_length": 512}, {"tokenizer_class": "PreTrainedTokenizerFast"}])
 def test_a_tokenizer_of_another_kind_and_with_one_segment_passes(
-    told: dict[str, Any], data: Path, tmp_path: Path, export: Callable[[str], Export]
+    told: dict[str, Any], tmp_path: Path, export: Callable[[str], Export]
 ) -> None:
     """As RoBERTa's: byte-level BPE, both texts of a pair in the first segment, and often no class in its files."""
     given, taken = export("bert"), tmp_path / "taken"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import command, exit_code, stopped_at
+from in_process import bits, command, exit_code, stopped_at
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoModelForMaskedLM,
@@ -213,7 +213,7 @@ def write_tokenizer_of(source: Path, folder: Path) -> None:
 
 @pytest.mark.usefixtures("ungated")
 def test_a_continued_run_that_was_stopped_ends_like_one_that_was_not(
-    parents: dict[str, Path], theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parents: dict[str, Path], theirs: Path, tmp_path: Path
 ) -> None:
     general = Path(shutil.copytree(theirs, tmp_path / "general"))
     words = ["pretrain", "daybreak-tiny", "--init", parents["bert"], "--data", theirs, "--general", general, *SMALL]
@@ -231,10 +231,6 @@ def test_a_continued_run_that_was_stopped_ends_like_one_that_was_not(
     assert (ours.resumes, ours.steps) == (1, 30) and ours.forgetting == whole.forgetting
     assert before == read_json(run / "decisions.json", Decisions).before
     assert bits(run) == bits(tmp_path / "whole")
-
-
-def bits(run: Path) -> bytes:
-    return (run / "model" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.usefixtures("ungated")

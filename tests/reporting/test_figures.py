@@ -29,7 +29,7 @@ def three(write_run):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_plotly_knows_every_property(three, number, write_probes, tmp_path):
+def test_plotly_knows_every_property(three, number, write_probes):
     """All charts of a page; the theme colours are replaced as the page's script does."""
     for run in three[:number]:
         write_probes(run.path)

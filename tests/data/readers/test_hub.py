@@ -149,7 +149,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[hub.DataSet]:
 
 @pytest.mark.parametrize("name", KNOWN_CORPORA)
 def test_a_name_stands_for_a_data_set_at_a_commit(
-    name: str, commits: list[hub.DataSet], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    name: str, commits: list[hub.DataSet], capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = KNOWN_CORPORA[name]
     (file,) = find_files([name])

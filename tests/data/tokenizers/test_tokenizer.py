@@ -128,7 +128,7 @@ def test_case_and_accents(tokenizer: Tokenizer, texts: list[str]) -> None:
     assert cased.encode("Caf\u00e9").tokens == ["[CLS]", "Caf\u00e9", "[SEP]"]
 
 
-def test_it_is_the_scheme_of_bert(tokenizer: Tokenizer, texts: list[str], tmp_path: Path) -> None:
+def test_it_is_the_scheme_of_bert(tokenizer: Tokenizer, texts: list[str]) -> None:
     from transformers import BertTokenizer
 
     vocabulary = tokenizer.get_vocab()

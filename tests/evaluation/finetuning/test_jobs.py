@@ -74,7 +74,7 @@ def test_another_model_makes_a_cell_unusable(model: Path, task: Task, name: str)
     assert job_of(model, task).finished() is None
 
 
-def test_weights_that_are_not_used_decide_nothing(model: Path, task: Task) -> None:
+def test_weights_that_are_not_used_decide_nothing(model: Path) -> None:
     before = model_digest(model, random=True)
     (model / "model.safetensors").write_bytes(b"others")
     assert model_digest(model, random=True) == before

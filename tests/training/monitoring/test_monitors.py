@@ -32,9 +32,7 @@ def test_a_run_on_the_plateau_is_warned_once_and_after_a_fifth(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("name", "words"), [("tiny", ""), ("mini", "recipe tiny"), ("base", "recipe tiny"), ("bert-2018", "--size tiny")]
 )
-def test_a_smaller_model_is_advised_where_there_is_one(
-    name: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_smaller_model_is_advised_where_there_is_one(name: str, words: str) -> None:
     smaller = smaller_than(load_recipe(name))
     assert smaller == words
     assert (f"a smaller model ({words})" in plateau_advice(smaller)) == bool(words)
