@@ -56,7 +56,7 @@ def training(**changes: Any) -> Training:
 
 @pytest.fixture(autouse=True)
 def _room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "_free_bytes", lambda: 1e12)
+    monkeypatch.setattr(calibration, "machine_memory", lambda: (0, 1e12))
 
 
 @pytest.mark.parametrize(("fixed", "each", "device_batch", "best", "tried"), [
@@ -98,7 +98,7 @@ def test_a_processor_stops_before_its_memory_is_full(monkeypatch: pytest.MonkeyP
     device = Device(monkeypatch, fixed=1.0, each=0.0)
     peaks = iter([100, 130, 160, 400])  # before, and after 8, 16 and 32 rows
     monkeypatch.setattr(calibration, "peak_bytes", lambda: next(peaks))
-    monkeypatch.setattr(calibration, "_free_bytes", lambda: 1000)
+    monkeypatch.setattr(calibration, "machine_memory", lambda: (0, 1000))
     assert calibration.fastest_microbatch(training(), checkpoint.START, 512) == 32
     assert device.tried == [8, 16, 32]
 

@@ -294,17 +294,13 @@ def _of_objects(path: Path, rows: Sequence[dict[str, Any]], step: int, form: str
     if not rows:
         raise UserError(f"'{path}' has no rows.", "Give a file with at least a few labelled rows.")
     names = [name for name in rows[0] if not isinstance(rows[0][name], dict | list)]
-    columns = [Column(name, [_cell(row.get(name)) for row in rows], step) for name in names]
+    columns = [Column(name, [(as_text(row.get(name)) or "").strip() for row in rows], step) for name in names]
     if len(columns) < 2:
         raise UserError(
             f"'{path}' has fewer than two columns of text or numbers.",
             "Give a table with a column of text and one of labels.",
         )
     return Table(columns, True, form)
-
-
-def _cell(value: Any) -> str:
-    return (as_text(value) or "").strip()
 
 
 def choose(table: Table, path: Path) -> Choice:

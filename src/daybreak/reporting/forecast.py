@@ -88,13 +88,9 @@ def _reached(run: RunRecords) -> float | None:
     return run.summary.validation.loss if run.summary else None
 
 
-def _early(log: ForecastLog) -> Forecast | None:
-    """The first forecast that used records of the run."""
-    return next((each for each in log.forecasts if each.made_at >= EARLY - 1e-9), None)
-
-
 def _row(name: Markup, run: RunRecords, log: ForecastLog) -> dict[str, Inline | None]:
-    reached, start, early = _reached(run), log.forecasts[0], _early(log)
+    reached, start = _reached(run), log.forecasts[0]
+    early = next((each for each in log.forecasts if each.made_at >= EARLY - 1e-9), None)
     return {
         "Run": name,
         "Forecast at the start": start.words,

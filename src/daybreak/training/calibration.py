@@ -134,7 +134,8 @@ def _twice_is_too_much(training: Training, before: int) -> bool:
 
     It needs about twice as much, and a CPU process without memory is killed and raises no error.
     """
-    return training.world.any(training.device.type == "cpu" and 2 * (peak_bytes() - before) > _free_bytes() / 2)
+    on_cpu = training.device.type == "cpu"
+    return training.world.any(on_cpu and 2 * (peak_bytes() - before) > machine_memory()[1] / 2)
 
 
 def _rate(training: Training, start: Progress, microbatch: int) -> float:
@@ -148,11 +149,6 @@ def _rate(training: Training, start: Progress, microbatch: int) -> float:
         return training.world.agree(microbatch / seconds)[0]
     torch.cuda.empty_cache()
     return 0.0
-
-
-def _free_bytes() -> float:
-    """Available memory of this machine or container."""
-    return float(machine_memory()[1])
 
 
 def measure_costs(training: Training, start: Progress, precisions: Sequence[str]) -> Costs:
