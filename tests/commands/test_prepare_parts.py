@@ -11,6 +11,7 @@ import sys
 import time
 import tracemalloc
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -254,43 +255,34 @@ def test_input_that_changes_meanwhile_is_refused(
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("name", ["times", "counts", "density"])
+@pytest.mark.parametrize(
+    ("stage", "task", "name", "said"),
+    [
+        *((encoding, "_encode", name, r"The disk of '.*' is full") for name in ("times", "counts", "density")),
+        (first_pass, "_read", ".facts.json.{}.tmp", r"facts.json' cannot be written \(.*No space left on device\)"),
+    ],
+    ids=["times", "counts", "density", "facts"],
+)
 def test_a_full_disk_loses_no_file_of_a_part(
-    name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    stage: ModuleType, task: str, name: str, said: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """An empty file of times would leave all documents of its part out of the training text."""
-    encode = encoding._encode
+    write = getattr(stage, task)
 
     def full(job: Any, work: Path, *more: Any) -> None:
-        (work / name).symlink_to(FULL)
-        encode(job, work, *more)
+        (work / name.format(os.getpid())).symlink_to(FULL)
+        write(job, work, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(encoding, "_encode", full)
-        with pytest.raises(UserError, match=r"The disk of '.*' is full"):
-            prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
-    prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
-    prepare([records], tmp_path / "at-once", tokenizer=SMALL, workers=1)
-    assert contents(tmp_path / "data") == contents(tmp_path / "at-once") and left_over(tmp_path) == []
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
-def test_a_full_disk_keeps_the_parts_also_where_a_file_of_json_finds_it(
-    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    read = first_pass._read
-
-    def full(job: Any, work: Path, *more: Any) -> None:
-        (work / f".facts.json.{os.getpid()}.tmp").symlink_to(FULL)
-        read(job, work, *more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(first_pass, "_read", full)
-        with pytest.raises(UserError, match=r"facts.json' cannot be written \(.*No space left on device\)"):
+        patch.setattr(stage, task, full)
+        with pytest.raises(UserError, match=said):
             prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
     assert left_over(tmp_path) == [".data.preparing"]
     prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)
-    assert "Resuming the interrupted preparation." in capsys.readouterr().out and left_over(tmp_path) == []
+    assert "Resuming the interrupted preparation." in capsys.readouterr().out
+    prepare([records], tmp_path / "at-once", tokenizer=SMALL, workers=1)
+    assert contents(tmp_path / "data") == contents(tmp_path / "at-once") and left_over(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,11 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "600steps", *shape]
     first = start(*command)
     wait_for_step(run, 60, first)
-    first.send_signal(signal.SIGTERM)
+    first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=60)
-    assert first.returncode == 143 and "the same command resumes" in said and "Traceback" not in said
+    assert first.returncode == 130 and "the same command resumes" in said and "Traceback" not in said
     saved = len(read_trace(run / "trace.jsonl"))
-    assert (run / "checkpoints" / f"step-{saved:09d}").is_dir()
+    assert (run / "checkpoints" / f"step-{saved:09d}" / "progress.json").is_file()
 
     second = start(*command)
     wait_for_step(run, saved + 40, second)
@@ -159,17 +159,6 @@ def test_a_compiled_run_goes_on_compiled_and_equals_its_replay(
     assert decisions.compiled and not decisions.changes
     again = daybreak("verify", run, "--data", data)
     assert f"Verified: steps 0 to 60 of '{run}' are equal bit for bit" in again.stdout, again.stderr
-
-
-def test_ctrl_c_saves_and_leaves(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = start("pretrain", "tiny", "--data", data, "--out", run, "--budget", "100000steps", *shape)
-    wait_for_step(run, 25, process)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in said
-    saved = len(read_trace(run / "trace.jsonl"))
-    assert (run / "checkpoints" / f"step-{saved:09d}" / "progress.json").is_file()
 
 
 @pytest.mark.usefixtures("ungated")
