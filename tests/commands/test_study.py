@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -424,21 +423,6 @@ def test_a_study_is_recorded_with_its_scores(
     write_json(place.out / "study.json", replace(found, finished=False))
     with pytest.raises(UserError, match="is not finished"):
         record(place.out, out=tmp_path / "records", name="other")
-
-
-def test_a_study_of_before_has_no_tasks(
-    data: Path, judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
-    fake_cells(place, monkeypatch, {})
-    study(seeds=1, **asked_of(data, place.out))
-    path = place.out / "study.json"
-    old = json.loads(path.read_text())
-    for one in [old, *old["cells"]]:
-        for name in ("tasks", "task_comparisons", "task_seconds"):
-            one.pop(name, None)
-    path.write_text(json.dumps(old))
-    assert read_json(path, Study).tasks is None
 
 
 # ---------------------------------------------------------------- a real one

@@ -12,6 +12,7 @@ from daybreak.core.recipe_file import is_edited, read_recipe_file, without_extra
 from daybreak.recipe import load_recipe
 from daybreak.schemas.old_names import RECIPE, current_recipe
 from daybreak.schemas.run import Summary
+from daybreak.schemas.studies import STUDY_FILE, Study
 
 RECORDS = Path(__file__).resolve().parents[2] / "records"
 OLD = RECORDS / "2026-11-22-mini-muon-wiki-15m"
@@ -51,6 +52,13 @@ def test_an_old_summary_keeps_its_times() -> None:
     old = json.loads((OLD / "summary.json").read_text())
     summary: Summary = read_json(OLD / "summary.json", Summary)
     assert summary.time_by_category == old["spent"]
+
+
+@needs_records
+def test_an_old_study_has_variants_and_loads_and_no_tasks() -> None:
+    study: Study = read_json(RECORDS / "2026-11-22-study-causal" / STUDY_FILE, Study)
+    assert {cell.variant for cell in study.cells} == {variant.name for variant in study.settings.variants}
+    assert all(cell.loads for cell in study.cells) and study.tasks is None
 
 
 def test_a_finish_of_an_earlier_version_keeps_its_sequences() -> None:
