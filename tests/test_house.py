@@ -227,8 +227,10 @@ def test_the_public_functions_are_imported_at_their_first_use() -> None:
         daybreak.nothing_of_the_kind  # noqa: B018
 
 
-def test_preparing_never_loads_torch() -> None:
-    assert loaded("-c", "import daybreak.commands.prepare") & {"torch", "transformers"} == set()
+def test_rooms_that_prepare_asks_load_no_extra() -> None:
+    assert "torch" not in loaded("-c", "import daybreak.exporting.hub")  # where the folder of --tokenizer-from is
+    extras = {"datatrove", "fasttext", "xxhash", "torch", "transformers"}
+    assert loaded("-c", "import daybreak.data.filters.presets") & extras == set()
 
 
 def python_files(*folders: str) -> list[Path]:

@@ -3,8 +3,6 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,9 +50,3 @@ def test_every_step_is_plain_data_that_says_what_it_is_for() -> None:
         assert "\n" not in step.why() and len(step.why()) > 20
         assert isinstance(step, DocumentFilter) != isinstance(step, NearDuplicates | EvaluationText)
         assert step.passes == (step.name == "Compressibility")
-
-
-def test_the_table_of_cases_loads_no_extra() -> None:
-    code = "import sys, daybreak.data.filters.presets; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"datatrove", "fasttext", "xxhash", "torch", "transformers"} & set(done.stdout.split())
