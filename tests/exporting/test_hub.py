@@ -221,11 +221,11 @@ def test_a_link_out_of_the_folder_does_not_go_up(hub: Hub, model: Path, tmp_path
 
 
 def test_a_trained_model_carries_no_held_out_sentence(hub: Hub, finished: Path, data: Path) -> None:
-    push_to_hub(finished / "model", "encoder", kind="model", private=False)
+    push_to_hub(finished / "model", "encoder", kind="model")
     names = hub.names("model/me/encoder")
     model = finished / "model"
     own = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
-    assert names == own and "examples.json" not in names and not hub.repositories["model/me/encoder"]
+    assert names == own and "examples.json" not in names and hub.repositories["model/me/encoder"]
     examples = read_json(finished / "examples.json")
     assert examples
     for name in names:

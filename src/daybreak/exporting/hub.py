@@ -55,9 +55,7 @@ Token ids of {documents:,} documents, with their tokenizer. Download the folder 
 """
 
 
-def push_to_hub(
-    folder: Path, repository: str, *, kind: Literal["model", "dataset"], private: bool = True, with_text: bool = False
-) -> str:
+def push_to_hub(folder: Path, repository: str, *, kind: Literal["model", "dataset"], with_text: bool = False) -> str:
     """Upload an exported model or prepared data in one commit; it replaces the files of an earlier push, and removes
     those that this model or these data do not have.
 
@@ -66,8 +64,8 @@ def push_to_hub(
 
     Args:
         folder: written by ``export`` or ``prepare``.
-        repository: ``owner/name``, or ``name`` for the user's own; created if it does not exist.
-        private: make the repository visible to its owner only, and refuse an existing public one.
+        repository: ``owner/name``, or ``name`` for the user's own. It is created private if it does not exist, and
+            refused if it is public.
         with_text: required for data, whose token ids contain the text.
 
     Returns:
@@ -79,7 +77,7 @@ def push_to_hub(
             _stage(folder, staged, _model_files(folder))
         else:
             _stage_data(folder, staged, with_text)
-        return _upload(staged, repository, kind, private)
+        return _upload(staged, repository, kind)
 
 
 def local_folder(name: str) -> Path:
@@ -202,14 +200,14 @@ def _stage(folder: Path, staged: Path, names: list[str]) -> None:
         os.symlink((folder / name).resolve(), staged / name)
 
 
-def _upload(staged: Path, repository: str, kind: str, private: bool) -> str:
+def _upload(staged: Path, repository: str, kind: str) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
 
     api = HfApi()
     try:
-        created = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True)
-        if private and not api.repo_info(created.repo_id, repo_type=kind).private:
+        created = api.create_repo(repository, repo_type=kind, private=True, exist_ok=True)
+        if not api.repo_info(created.repo_id, repo_type=kind).private:
             raise UserError(
                 f"'{created.repo_id}' is public, but Daybreak uploads only to private repositories.",
                 "Choose another name, or make the repository private.",
