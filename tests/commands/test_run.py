@@ -244,7 +244,7 @@ def test_a_folder_that_is_refused_is_so_before_the_text_is_prepared(
         (["--tasks", "none.toml"], "Cannot read the task file 'none.toml'"),
         (["--tasks", "no_column.toml"], "has no column 'queues'"),
         (["--tasks", "rte", "--task-dir", "GLUE", "--protocol", "transfer"], "Add mnli to --tasks"),
-        (["--seeds", "0"], "0 seeds are too few"),
+        (["--tasks", str(EXAMPLES / "own_task.toml"), "--seeds", "0"], "0 seeds are too few"),
         (["--max-grad-norm", "0"], "--max-grad-norm and --optimizer.lr must be positive"),
         (["--track", "wand"], "There is no tracker 'wand'"),
         (["--price", "-1"], "is not a price"),
@@ -560,7 +560,7 @@ def test_options_go_before_the_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path:
     (tmp_path / "text.txt").write_text("A sentence.\n")
     command = ["run", "crammed", "--corpus", str(tmp_path / "text.txt"), "--budget", "1m"]
     run.main(command[1:])
-    run.main([*command[1:], "--preset", "plain", "--protocol", "quick", "--seeds", "1"])
+    run.main([*command[1:], "--preset", "plain", "--tasks", "cola", "--protocol", "quick", "--seeds", "1"])
     assert [(one["preprocessing"].preset, one["protocol"], one["seeds"]) for one in received] == [
         ("crammed", "", None),
         ("plain", "quick", 1),
@@ -575,5 +575,5 @@ def test_a_folder_without_the_tasks_or_an_unknown_protocol_is_refused_before_the
     command = ["run", "bert-gpu", "--corpus", corpus, "--budget", "1m", "--out", tmp_path / "out"]
     write_cola(tmp_path / "GLUE")
     assert "contains no training and dev files of qqp" in refused(*command, "--task-dir", tmp_path / "GLUE")
-    assert "There is no protocol 'bird'" in refused(*command, "--protocol", "bird")
+    assert "There is no protocol 'bird'" in refused(*command, "--tasks", "cola", "--protocol", "bird")
     assert not (tmp_path / "out").exists()
