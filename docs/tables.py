@@ -38,6 +38,7 @@ SEARCHED = {
 TEXTS = {"wiki": "Wikipedia", "books": "books", "arxiv": "arXiv abstracts"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
+FORECASTS = "2026-11-26-forecasts.json"
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
     ("tiny", 32768): "2026-11-22-throughput-3",
@@ -328,6 +329,26 @@ def beside(time: str, records: dict[str, str], quick: bool = False) -> str:
     words = {name: bag_of_words(found[task]) for task, name in GLUE.items()}
     rows = [[name, *(column[name] for column in columns), words.get(name, "-")] for name in columns[0]]
     return table([f"after {time} of one thread", *links, "bag of words"], rows)
+
+
+def forecasts() -> str:
+    """What runs forecast before their first step and after half of their time, beside the loss that they reached."""
+    rows = []
+    for run in read(FORECASTS)["runs"]:
+        first = run["forecasts"][0]
+        half = next(each for each in run["forecasts"] if each["share"] == 0.5)
+        rows.append(
+            [
+                run["run"],
+                f"{run['tokens'] / 1e6:.1f}",
+                f"{run['loss']:.2f}",
+                f"{first['loss']:.2f} ({first['low']:.2f} to {first['high']:.2f})",
+                f"{100 * first['error']:+.1f} %",
+                f"{100 * half['error']:+.1f} %",
+            ]
+        )
+    header = ["run", "tokens, millions", "loss", "forecast at the start, 90 % interval", "its error"]
+    return table([*header, "error half-way"], rows)
 
 
 def renewed(text: str) -> str:
