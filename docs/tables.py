@@ -36,7 +36,7 @@ SEARCHED = {
     "text of 478 million characters": "2026-11-25-search",
 }
 TEXTS = {"wiki": "Wikipedia", "books": "books", "arxiv": "arXiv abstracts"}
-BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
+BESIDE_CRAMMING = {"`mini`": "2026-11-25-mini-2h", "`crammed --size mini`": "2026-11-25-crammed-mini-2h"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
 FORECASTS = "2026-11-26-forecasts.json"
 SPEED = {
@@ -283,7 +283,7 @@ def search_cost() -> str:
 
 def beside_cramming() -> str:
     """The flagship and Cramming's recipe after equal time."""
-    return beside("45 minutes", BESIDE_CRAMMING)
+    return beside("2 hours", BESIDE_CRAMMING)
 
 
 def beside_bert() -> str:

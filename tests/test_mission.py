@@ -167,7 +167,7 @@ def test_the_top_of_the_ledger_says_which_recipes_have_left_the_plateau_in_a_rec
     assert not any(run["left_plateau"] for run in runs)
     assert "The 19 recorded runs before them" in LEDGER
     for name in (
-        "2026-11-24-crammed-mini-45m",
+        "2026-11-25-crammed-mini-2h",
         "2026-11-23-bert-2018-tiny-4000steps",
         "2026-11-25-bert-2018-mini-2h",
     ):

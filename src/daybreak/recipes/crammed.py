@@ -4,7 +4,7 @@ Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), final code of JonasGeiping
 Command: daybreak run crammed --corpus TEXT --budget 24h
 Published: GLUE dev 80.4 (median of five pretrainings, mean of 9 numbers) in 24 h on an A6000, 79.2 on an A4000, best
 checkpoint 80.7; an independent run on a 2080 Ti 78.9 +- 0.7 (He and Hofmann 2023, arXiv 2311.01906).
-Measured: records/2026-11-24-crammed-mini-45m (size mini, 45 minutes of one thread, general text).
+Measured: records/2026-11-25-crammed-mini-2h (size mini, two hours of one thread, general text).
 """
 
 from daybreak.recipe import Recipe
