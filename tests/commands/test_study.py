@@ -118,10 +118,10 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
     ran = fake_cells(place, monkeypatch, {})
     monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
-    two = [Variant(name="a", recipe=SMALL), Variant(name="b", recipe=replace(SMALL, batch=4))]
-    asked: dict[str, Any] = {"data": data, "out": place.out, "budget": "60s", "threads": 1}
-    study(two, seeds=1, **asked)
-    found = study(two, seeds=3, **asked, question="Which batch?")
+    asked = asked_of(data, place.out)
+    two = asked["variants"]
+    study(seeds=1, **asked)
+    found = study(seeds=3, **asked, question="Which batch?")
     assert ran == ["a-seed-0", "b-seed-0", "b-seed-1", "a-seed-1", "a-seed-2", "b-seed-2"]
     assert read_json(place.out / "study.json", Study) == found and found.finished and found.settings.equal_clock
     result = (place.out / "study.md").read_text()
@@ -131,9 +131,8 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
         ({"budget": "61s"}, "another budget"),
         ({"variants": [two[0], replace(two[1], recipe=SMALL)]}, "other variants"),
     ):
-        told = {"variants": two, **asked, **change}
         with pytest.raises(UserError, match=words):
-            study(told.pop("variants"), **told)
+            study(**{**asked, **change})
     assert len(ran) == 6
 
 

@@ -167,6 +167,14 @@ def refuse_without(arguments: Sequence[str], requires: Mapping[str, str]) -> Non
             raise UserError(f"{flag} needs {other}.", f"Add {other}, or leave {flag} out.")
 
 
+def refuse_idle(arguments: Sequence[str], flags: Sequence[str], why: str, remedy: str) -> None:
+    """Raise UserError for the first of ``flags`` among the arguments, because it would change nothing."""
+    given = given_flags(arguments)
+    for flag in flags:
+        if flag in given:
+            raise UserError(f"{flag} {why}", f"{remedy}, or leave {flag} out.")
+
+
 # ---------------------------------------------------------------- the recipe
 
 
@@ -228,13 +236,14 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
 
 
 def refuse_idle_phase(recipe: Recipe, arguments: Sequence[str]) -> None:
-    """Raise UserError for an option of the second phase if the run has one phase, because it would change nothing."""
-    for flag in ("--phase2.length", "--phase2.batch", "--phase2.lr"):
-        if flag in given_flags(arguments) and not recipe.phase2.enabled:
-            raise UserError(
-                f"{flag} sets the second phase, and this run has one phase.",
-                f"Add --phase2.start 0.9, which is the fraction of the run at which it starts, or leave {flag} out.",
-            )
+    """Raise UserError for an option of the second phase if the run has one phase."""
+    if not recipe.phase2.enabled:
+        refuse_idle(
+            arguments,
+            ("--phase2.length", "--phase2.batch", "--phase2.lr"),
+            "sets the second phase, and this run has one phase.",
+            "Add --phase2.start 0.9, which is the fraction of the run at which it starts",
+        )
 
 
 def _refuse_class(recipe: Recipe, given: set[str]) -> None:

@@ -18,10 +18,10 @@ from daybreak.commands.options import (
     RunOutOptions,
     TaskDirOptions,
     default_run_folder,
-    given_flags,
     listed,
     load_chosen_recipe,
     parse,
+    refuse_idle,
     refuse_idle_phase,
     split_recipe,
     value_of,
@@ -179,14 +179,13 @@ def _refuse_recipe_in_corpus(corpus: Sequence[str]) -> None:
 
 def _refuse_idle_tasks(options: RunOptions, arguments: Sequence[str]) -> None:
     """Raise UserError for an option of the fine-tuning if there are no tasks; without a corpus, there is always one."""
-    if not options.corpus or options.tasks or options.task_dir:
-        return
-    for flag in ("--protocol", "--seeds", "--baselines", "--no-baselines"):
-        if flag in given_flags(arguments):
-            raise UserError(
-                f"{flag} sets the evaluation on tasks, and this run has none.",
-                f"Add --tasks NAME or --task-dir FOLDER, or leave {flag} out.",
-            )
+    if options.corpus and not options.tasks and not options.task_dir:
+        refuse_idle(
+            arguments,
+            ("--protocol", "--seeds", "--baselines", "--no-baselines"),
+            "sets the evaluation on tasks, and this run has none.",
+            "Add --tasks NAME or --task-dir FOLDER",
+        )
 
 
 def _check_budget(options: RunOptions, arguments: Sequence[str]) -> None:
