@@ -599,7 +599,7 @@ def write_world(world: Path, log: Path, quick: bool) -> None:
 def write_forecasts(run: Path) -> None:
     """Write the two files that a run of so small a model lacks."""
     forecasts = [Forecast(made_at=at, tokens=1e6, loss=5.4, low=5.2, high=5.6) for at in (0.0, 0.1, 0.2)]
-    write_json(run / "forecast.json", ForecastLog(forecasts=forecasts, usual=forecasts[1:], compression=-0.25))
+    write_json(run / "forecast.json", ForecastLog(forecasts=forecasts, usual=forecasts[1:], difficulty=-0.75))
     intervals = {"mrr": [0.2, 0.4], "recall_1": [0.1, 0.3], "recall_10": [0.3, 0.5]}
     scores = dict.fromkeys(intervals, 0.3)
     rankers = [

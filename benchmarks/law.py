@@ -1,14 +1,16 @@
 """Fit the scaling law on finished runs, and measure how well it forecasts runs that it was not fitted to.
 
     python benchmarks/law.py --data data/wiki --runs runs/a studies/rate/cells/* --keep law-runs-wiki.json
+    python benchmarks/law.py --data data/wiki --again records/2026-11-24-law-runs-wiki.json --keep law-runs-wiki.json
     python benchmarks/law.py --study studies/text --keep law-runs-text.json
     python benchmarks/law.py --records records --law src/daybreak/forecasting/law.json --out law.json
     python benchmarks/law.py --check runs/a runs/b --out forecasts.json
 
 The first form writes a record with the features of each run on these data: sizes, losses and training curve. The second
-does the same for all cells of a study-data. The third fits all such records (*law-runs*.json), writes the law that
-ships with the package, and measures it on runs left out of the fit: a fifth of them, all of one text, all of one size.
-The fourth compares the forecasts that runs made with the losses that they reached.
+takes the runs of an earlier record instead, and measures the difficulty of their text again. The third does the same as
+the first for all cells of a study-data. The fourth fits all such records (*law-runs*.json), writes the law that ships
+with the package, and measures it on runs left out of the fit: a fifth of them, all of one text, all of one size. The
+fifth compares the forecasts that runs made with the losses that they reached.
 Runs of other recipes than the flagship's are skipped with a message.
 """
 
@@ -31,8 +33,8 @@ from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
-from daybreak.data.sequences.shards import open_shards
-from daybreak.forecasting.difficulty import compression
+from daybreak.data.sequences.shards import Shards, open_shards
+from daybreak.forecasting.difficulty import BIGRAM_WEIGHT, measures
 from daybreak.forecasting.law import course_means, inner_parameters, log_fraction, why_not, worth
 from daybreak.models.importing import load_pretrained
 from daybreak.pretraining.setup import heldout_validation
@@ -56,6 +58,8 @@ a floor near that of large models, and a million tokens until the loss falls. Th
 leave open, such as the gain of much larger models."""
 NOISE = 0.02
 """Initial standard deviation of a run's log loss, which weighs the runs against the prior."""
+OTHER_WEIGHTS = (0.0, 1.0, 2.0, 4.0, 6.0)
+"""Weights of the bigram model whose errors are recorded beside those of the one in use; 0 leaves the compressor."""
 FEWEST = 8
 """Fewest runs for a fit, and for the usual loss at a mark."""
 
@@ -68,6 +72,8 @@ class LawRun:
     """A finished run as input to the fit of the scaling law."""
 
     name: str
+    text: str = ""
+    """Word after "law-runs-" in the name of the record: texts of one word are left out of the fit together."""
     inner: int
     """Parameters outside the embedding."""
     tokens: int
@@ -76,19 +82,20 @@ class LawRun:
     """Tokens of the training text; fewer than ``tokens`` if it was read more than once."""
     unigram_loss: float
     compression: float
-    """Difficulty of the text, see ``forecasting.difficulty``."""
+    bigram: float
+    """The measures of the difficulty of the text, see ``forecasting.difficulty``."""
     loss: float
     """Final loss on all held-out sequences."""
     course: list[float | None]
     """Mean training loss just before each of MARKS, of the objective at that point; None if nothing was logged."""
 
 
-def law_run(run: RunFolder, name: str, difficulty: float) -> LawRun:
+def law_run(run: RunFolder, name: str, of_text: tuple[float, float]) -> LawRun:
     """Return a finished run as input of the fit.
 
     Args:
         run: a run folder or its record: recipe.json, data.json, summary.json and metrics.jsonl.
-        difficulty: of the text, as ``compression`` in the run's forecast.json.
+        of_text: the ``measures`` of the difficulty of the text.
     """
     summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
     steps, recipe = steps_of(run), read_recipe_file(run.recipe)
@@ -99,10 +106,16 @@ def law_run(run: RunFolder, name: str, difficulty: float) -> LawRun:
         tokens=summary.tokens,
         unique=data.train.tokens,
         unigram_loss=round(summary.validation.unigram_loss, 5),
-        compression=round(difficulty, 5),
+        compression=of_text[0],
+        bigram=of_text[1],
         loss=round(summary.validation.loss, 5),
         course=[None if mean is None else round(mean, 5) for mean in means],
     )
+
+
+def measures_of(shards: Shards) -> tuple[float, float]:
+    compression, bigram = measures(shards.train, shards.heldout, shards.unigram_counts)
+    return round(compression, 5), round(bigram, 5)
 
 
 def is_even(run: RunFolder) -> bool:
@@ -141,7 +154,7 @@ def heldout(run: RunFolder, data: Path) -> tuple[float, float]:
 def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
     """The runs on ``data`` that the law applies to."""
     flagship, shards, found = to_dict(load_recipe("mini")), open_shards(data), []
-    difficulty = compression(shards.train, shards.heldout, shards.unigram_counts)
+    of_text = measures_of(shards)
     for folder in folders:
         if missing := [name for name in NEEDED if not (folder / name).is_file()]:
             print(f"{folder.name}: passed over, it has no {missing[0]}")
@@ -149,7 +162,7 @@ def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
         run = RunFolder(folder)
         unknown = why_not(to_dict(load_recipe(folder)), flagship)
         loss, unigram = heldout(run, data)
-        one = replace(law_run(run, folder.name, difficulty), loss=round(loss, 5), unigram_loss=round(unigram, 5))
+        one = replace(law_run(run, folder.name, of_text), loss=round(loss, 5), unigram_loss=round(unigram, 5))
         if not unknown and one.loss > one.unigram_loss - PLATEAU_MARGIN:
             unknown = "it is on the unigram plateau"
         if not unknown and one.unique != shards.manifest.train.tokens:
@@ -163,11 +176,25 @@ def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
     return found
 
 
+def again(records: list[Path], data: Path) -> list[LawRun]:
+    """The runs of ``records`` with the difficulty of their text, ``data``, as this version measures it."""
+    shards = open_shards(data)
+    compression, bigram = measures_of(shards)
+    found: list[LawRun] = []
+    for path in records:
+        for run in read_json(path)["runs"]:
+            if run["unique"] != shards.manifest.train.tokens:
+                sys.exit(f"{run['name']} of {path} was trained on other data.")
+            found.append(from_dict(LawRun, {**run, "compression": compression, "bigram": bigram}))
+    return found
+
+
 def recorded(folder: Path) -> list[LawRun]:
     """The runs of all records."""
     found: list[LawRun] = []
     for path in sorted(folder.glob("*law-runs*.json")):
-        found += [from_dict(LawRun, run) for run in read_json(path)["runs"]]
+        text = path.stem.partition("law-runs-")[2].partition("-")[0]
+        found += [from_dict(LawRun, {**run, "text": text}) for run in read_json(path)["runs"]]
     return found
 
 
@@ -185,16 +212,17 @@ def runs_of_study(folder: Path) -> list[LawRun]:
 # ---------------------------------------------------------------- the fit
 
 
-def fit(runs: Sequence[LawRun]) -> Law:
+def fit(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> Law:
     """Fit the law and the usual course.
 
     Args:
         runs: at least FEWEST runs that left the unigram plateau.
+        weight: of the bigram model in the difficulty.
     """
     if len(runs) < FEWEST:
         raise UserError(f"{len(runs)} runs are too few to fit a law on.", f"Name at least {FEWEST}.")
     z = np.array([math.log(run.loss / run.unigram_loss) for run in runs])
-    facts = facts_of(runs)
+    facts = facts_of(runs, weight)
     theta, covariance, spread, freedom = coefficients_of(facts, z)
     expected = log_fraction(theta, *facts)
     return Law(
@@ -213,9 +241,10 @@ def fit(runs: Sequence[LawRun]) -> Law:
     )
 
 
-def facts_of(runs: Sequence[LawRun]) -> np.ndarray:
-    """Return N, D and log p of each run [3, R]."""
-    return np.array([(run.inner, worth(run.tokens, run.unique), run.compression) for run in runs], dtype=float).T
+def facts_of(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> np.ndarray:
+    """Return N, D and the difficulty of each run [3, R]."""
+    facts = [(run.inner, worth(run.tokens, run.unique), run.compression + weight * run.bigram) for run in runs]
+    return np.array(facts, dtype=float).T
 
 
 def coefficients_of(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
@@ -272,23 +301,23 @@ def usual_losses(runs: Sequence[LawRun], expected: np.ndarray, z: np.ndarray) ->
     return found
 
 
-def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable]) -> list[Residual]:
+def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable], weight: float = BIGRAM_WEIGHT) -> list[Residual]:
     """Forecast each run by a law fitted without its group; groups that leave too few runs are skipped."""
     found = []
     for group in dict.fromkeys(groups):
         known = [run for run, other in zip(runs, groups) if other != group]
         if len(known) < FEWEST:
             continue
-        law = fit(known)
+        law = fit(known, weight)
         left = [run for run, other in zip(runs, groups) if other == group]
-        for run, z in zip(left, log_fraction(np.array(law.coefficients), *facts_of(left))):
+        for run, z in zip(left, log_fraction(np.array(law.coefficients), *facts_of(left, weight))):
             found.append(Residual(name=run.name, loss=run.loss, fitted=run.unigram_loss * math.exp(float(z))))
     return found
 
 
-def judged(runs: list[LawRun], groups: list[Any]) -> dict[str, Any]:
+def judged(runs: list[LawRun], groups: list[Any], weight: float = BIGRAM_WEIGHT) -> dict[str, Any]:
     """Error of each run under a law fitted without it."""
-    apart = [each.fitted / each.loss - 1.0 for each in leave_out(runs, groups)]
+    apart = [each.fitted / each.loss - 1.0 for each in leave_out(runs, groups, weight)]
     if not apart:
         return {"runs": 0}
     return {
@@ -331,6 +360,7 @@ def main() -> None:
     parser = measure.parser(__doc__)
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="run folders whose facts are kept")
     parser.add_argument("--data", type=Path, help="folder made by daybreak prepare that they were trained on")
+    parser.add_argument("--again", type=Path, nargs="+", default=[], help="records of other runs on these data")
     parser.add_argument("--study", type=Path, help="folder of a daybreak study-data whose cells are kept")
     parser.add_argument("--keep", type=Path, help="where they are kept")
     parser.add_argument("--records", type=Path, help="folder of records to fit on")
@@ -339,8 +369,12 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.short:
         chosen.records = measure.ROOT / "records"
-    if chosen.runs or chosen.study:
-        runs = runs_of_study(chosen.study) if chosen.study else runs_in(chosen.runs, chosen.data)
+    if chosen.runs or chosen.again or chosen.study:
+        runs = (
+            runs_of_study(chosen.study)
+            if chosen.study
+            else again(chosen.again, chosen.data) + runs_in(chosen.runs, chosen.data)
+        )
         write_json(chosen.keep or Path("law-runs.json"), {**measure.record("law runs", {}), "runs": runs})
         print(f"{len(runs)} runs kept")
     if chosen.check:
@@ -354,18 +388,26 @@ def main() -> None:
     if not runs:
         sys.exit(f"'{chosen.records}' holds no run that the law speaks of.")
     law = fit(runs)
-    found = {
-        "a fifth": judged(runs, [number % FOLDS for number in range(len(runs))]),
-        "a text": judged(runs, [round(run.unigram_loss, 1) for run in runs]),
-        "a size": judged(runs, [run.inner for run in runs]),
+    groups: dict[str, list[Any]] = {
+        "a fifth": [number % FOLDS for number in range(len(runs))],
+        "a text": [run.text for run in runs],
+        "a size": [run.inner for run in runs],
     }
-    measure.finish({**measure.record("law", {"folds": FOLDS}), "left_out": found, "law": law}, chosen.out)
+    found = {what: judged(runs, each) for what, each in groups.items()}
+    weights = {
+        str(weight): {what: judged(runs, each, weight) for what, each in groups.items()} for weight in OTHER_WEIGHTS
+    }
+    record = {**measure.record("law", {"folds": FOLDS, "weight": BIGRAM_WEIGHT}), "left_out": found}
+    measure.finish({**record, "other_weights": weights, "law": law}, chosen.out)
     if chosen.law:
         write_json(chosen.law, law)
     rows = [
         [one.name, f"{one.loss:.3f}", f"{one.fitted:.3f}", f"{one.fitted / one.loss - 1:+.1%}"] for one in law.residuals
     ]
     print(measure.table(["run", "loss", "law", "apart"], rows))
+    for weight, each in weights.items():
+        errors = [f"{what} {seen['mean_error']:.1%}" for what, seen in each.items() if seen["runs"]]
+        print(f"Mean errors with weight {weight}: {', '.join(errors)}.")
     for what, seen in found.items():
         told = (
             "too few others"

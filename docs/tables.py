@@ -39,6 +39,7 @@ TEXTS = {"wiki": "Wikipedia", "books": "books", "arxiv": "arXiv abstracts"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-25-mini-2h", "`crammed --size mini`": "2026-11-25-crammed-mini-2h"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
 FORECASTS = "2026-11-26-forecasts.json"
+LAW = "2026-11-26-law.json"
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
     ("tiny", 32768): "2026-11-22-throughput-3",
@@ -349,6 +350,34 @@ def forecasts() -> str:
         )
     header = ["run", "tokens, millions", "loss", "forecast at the start, 90 % interval", "its error"]
     return table([*header, "error half-way"], rows)
+
+
+def law_left_out() -> str:
+    """Errors of laws that were fitted without a part of the runs."""
+    names = {"a fifth": "a fifth of the runs", "a size": "all runs of the same size", "a text": "all runs on a text"}
+    found = read(LAW)["left_out"]
+    rows = [
+        [
+            name,
+            str(found[what]["runs"]),
+            *(f"{100 * found[what][error]:.1f} %" for error in ("mean_error", "largest_error")),
+        ]
+        for what, name in names.items()
+    ]
+    return table(["left out of the fit", "runs forecast", "mean error", "largest error"], rows)
+
+
+def law_weights() -> str:
+    """Mean errors of laws whose measure of difficulty weighs the bigram model differently."""
+    record = read(LAW)
+    weights = {float(weight): found for weight, found in record["other_weights"].items()}
+    weights[record["settings"]["weight"]] = record["left_out"]
+    groups = ["a fifth", "a size", "a text"]
+    rows = [
+        [f"{weight:g}", *(f"{100 * weights[weight][what]['mean_error']:.1f} %" for what in groups)]
+        for weight in sorted(weights)
+    ]
+    return table(["weight of the bigram model", *(f"without {what}" for what in groups)], rows)
 
 
 def renewed(text: str) -> str:

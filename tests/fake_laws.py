@@ -20,8 +20,8 @@ SEEN = 0.4
 MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def true_loss(inner: int, tokens: float, luck: float = 0.0, compression: float = CENTRE[2]) -> float:
-    facts = (np.array([value]) for value in (inner, tokens, compression))
+def true_loss(inner: int, tokens: float, luck: float = 0.0, difficulty: float = CENTRE[2]) -> float:
+    facts = (np.array([value]) for value in (inner, tokens, difficulty))
     return 7.0 * math.exp(float(log_fraction(TRUTH, *facts)[0]) + luck)
 
 

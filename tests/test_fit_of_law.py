@@ -28,13 +28,13 @@ def made_up(noise: float, seed: int) -> list[Any]:
     found = []
     for inner in SIZES:
         for tokens in TOKENS:
-            luck, compression = noise * chance.standard_normal(), float(chance.uniform(-0.3, -0.05))
-            expected = true_loss(inner, tokens, 0.0, compression)
+            luck, difficulty = noise * chance.standard_normal(), float(chance.uniform(-1.05, -0.65))
+            expected = true_loss(inner, tokens, 0.0, difficulty)
             found.append(
                 script("law").LawRun(
                     name=f"{inner}-{tokens}", inner=inner, tokens=tokens, unique=PLENTY,
-                    unigram_loss=7.0, compression=compression,
-                    loss=true_loss(inner, tokens, luck, compression),
+                    unigram_loss=7.0, compression=difficulty, bigram=0.0,
+                    loss=true_loss(inner, tokens, luck, difficulty),
                     course=[usual_loss(at, expected) * math.exp(luck / SEEN) for at in MARKS],
                 )
             )  # fmt: skip
@@ -46,7 +46,7 @@ def fit(runs: list[Any]) -> Law:
 
 
 def of(inner: int, tokens: float) -> RunSpec:
-    return RunSpec(inner=inner, tokens=tokens, unique=PLENTY, unigram_loss=7.0, compression=CENTRE[2])
+    return RunSpec(inner=inner, tokens=tokens, unique=PLENTY, unigram_loss=7.0, difficulty=CENTRE[2])
 
 
 def test_a_law_without_noise_is_found_again() -> None:
@@ -123,7 +123,7 @@ def test_the_forecasts_of_a_run_are_compared_with_its_loss(write_run: WriteRun) 
         }
         for at, by in ((0.0, 1.05), (0.5, 0.8))
     ]
-    write_json(run.forecast, {"forecasts": forecasts, "usual": [], "compression": -0.2})
+    write_json(run.forecast, {"forecasts": forecasts, "usual": [], "difficulty": -0.75})
     first, second = script("law").check(run)["forecasts"]
     assert (first["share"], first["inside"], first["error"]) == (0.0, True, pytest.approx(0.05, abs=1e-4))
     assert (second["share"], second["inside"], second["error"]) == (0.5, False, pytest.approx(-0.2, abs=1e-4))

@@ -15,7 +15,7 @@ from daybreak.forecasting.law import CENTRE, REPEATS, RunSpec, course_means, log
 
 
 def of(inner: int, tokens: float, unique: float = PLENTY) -> RunSpec:
-    return RunSpec(inner=inner, tokens=tokens, unique=unique, unigram_loss=7.0, compression=CENTRE[2])
+    return RunSpec(inner=inner, tokens=tokens, unique=unique, unigram_loss=7.0, difficulty=CENTRE[2])
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_repeated_text_is_worth_less_but_never_nothing(tokens: float, unique: fl
 
 
 def test_the_form_is_that_of_hoffmann_and_begins_at_word_frequencies() -> None:
-    inner, tokens, compression = 4 * CENTRE[0], 9 * CENTRE[1], CENTRE[2] + 0.1
+    inner, tokens, difficulty = 4 * CENTRE[0], 9 * CENTRE[1], CENTRE[2] + 0.1
     lasting = 0.1 + 0.12 / 4**0.4
     share = (lasting + (1 - lasting) * (1 + 9 / 0.35) ** -0.3) ** math.exp(-1.2 * 0.1)
-    facts = [np.array([value]) for value in (inner, tokens, compression)]
+    facts = [np.array([value]) for value in (inner, tokens, difficulty)]
     assert math.exp(log_fraction(TRUTH, *facts)[0]) == pytest.approx(share)
     assert log_fraction(TRUTH, facts[0], np.zeros(1), facts[2])[0] == 0.0
 

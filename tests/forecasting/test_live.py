@@ -26,7 +26,7 @@ def law() -> Law:
 
 
 def undertaking(tokens: float = TOKENS) -> RunSpec:
-    return RunSpec(inner=INNER, tokens=tokens, unique=1e9, unigram_loss=7.0, compression=CENTRE[2])
+    return RunSpec(inner=INNER, tokens=tokens, unique=1e9, unigram_loss=7.0, difficulty=CENTRE[2])
 
 
 def step(progress: float, luck: float, tokens_per_second: float = 1e4) -> StepRecord:

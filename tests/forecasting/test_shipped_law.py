@@ -43,7 +43,7 @@ def test_it_does_not_speak_of_others(name: str) -> None:
 
 def test_more_text_and_larger_models_have_better_forecasts() -> None:
     law = shipped_law()
-    usual = RunSpec(inner=1_000_000, tokens=4e6, unique=1e9, unigram_loss=7.0, compression=CENTRE[2])
+    usual = RunSpec(inner=1_000_000, tokens=4e6, unique=1e9, unigram_loss=7.0, difficulty=CENTRE[2])
     losses = [predict_loss(law, replace(usual, tokens=tokens)).loss for tokens in (1e6, 4e6, 1.6e7)]
     assert losses == sorted(losses, reverse=True)
     losses = [predict_loss(law, replace(usual, inner=inner)).loss for inner in (300_000, 1_000_000, 3_000_000)]

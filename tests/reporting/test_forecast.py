@@ -27,7 +27,7 @@ def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> 
         return Forecast(made_at=at, tokens=1e6, loss=loss, low=0.98 * loss, high=1.02 * loss, beyond=beyond)
 
     made, usual = [seen(0.0, start), seen(0.1, early)], [seen(0.1, 1.2), seen(0.2, 1.1)]
-    write_json(folder.forecast, ForecastLog(forecasts=made, usual=usual, compression=-0.25))
+    write_json(folder.forecast, ForecastLog(forecasts=made, usual=usual, difficulty=-0.75))
     return read_run(path)
 
 

@@ -10,6 +10,7 @@ import pytest
 from daybreak.core.files import read_json
 from daybreak.core.recipe_file import is_edited, read_recipe_file, without_extras
 from daybreak.recipe import load_recipe
+from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.old_names import RECIPE, current_recipe
 from daybreak.schemas.run import Summary
 from daybreak.schemas.studies import STUDY_FILE, Study
@@ -66,3 +67,12 @@ def test_a_finish_of_an_earlier_version_keeps_its_sequences() -> None:
     assert current_recipe(old)["finish"] == {"start": 0.9, "weight": 1.0, "views": 0.0, "ordinary": 0.0}
     new = {"finish": {"start": 0.9, "views": 0.1, "ordinary": 0.5}}
     assert current_recipe(new) == new
+
+
+@pytest.mark.parametrize("measure", ["pairs", "compression"])
+def test_an_old_forecast_loads_without_its_measure_of_difficulty(tmp_path: Path, measure: str) -> None:
+    """The number is on another scale than the law's."""
+    first = {"made_at": 0.0, "tokens": 1e6, "loss": 4.0, "low": 3.8, "high": 4.2, "beyond": ""}
+    (tmp_path / "forecast.json").write_text(json.dumps({"forecasts": [first], "usual": [], measure: -0.2}))
+    log: ForecastLog = read_json(tmp_path / "forecast.json", ForecastLog)
+    assert log.difficulty is None and log.forecasts[0].loss == 4.0

@@ -94,7 +94,7 @@ def plan(
         budget=budget,
         device=probe.describe(probe.choose_device(), 0.0).device,
         unigram_loss=about.unigram_loss,
-        compression=about.compression,
+        difficulty=about.difficulty,
         text_tokens=shards.manifest.train.tokens,
         candidates=found,
         chosen=chosen.recipe,
@@ -155,7 +155,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
         tokens=chosen.tokens * 2.0,
         unique=made.text_tokens,
         unigram_loss=made.unigram_loss,
-        compression=made.compression,
+        difficulty=made.difficulty,
         speed_spread=SPEED_SPREAD,
     )
     lines.append(f"Twice the time: {predict_loss(shipped_law(), doubled).words}.")

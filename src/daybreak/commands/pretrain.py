@@ -33,7 +33,7 @@ from daybreak.core.serialization import fingerprint, to_dict
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
-from daybreak.forecasting.difficulty import compression
+from daybreak.forecasting.difficulty import difficulty
 from daybreak.forecasting.law import RunSpec, inner_parameters, shipped_law
 from daybreak.forecasting.live import ForecastMonitor
 from daybreak.pretraining.flops import meta_model
@@ -305,14 +305,13 @@ def _forecast_monitor(job: PretrainingJob, training: Training) -> ForecastMonito
         return None
     shards, manifest, phase = job.shards, job.shards.manifest, training.phases[0]
     epochs, path = calibration.expected_epochs(training, job.budget, training.clock.elapsed()), job.run.forecast
+    measured = read_json(path, ForecastLog).difficulty if path.exists() else None  # when the run started
     run = RunSpec(
         inner=inner_parameters(training.model.parameter_count(), manifest.vocabulary, training.model.hidden_size),
         tokens=epochs * phase.rows_per_epoch * phase.length,
         unique=manifest.train.tokens,
         unigram_loss=training.validation.unigram_loss,
-        compression=read_json(path, ForecastLog).compression  # measured when the run started
-        if path.exists()
-        else compression(shards.train, shards.heldout, shards.unigram_counts),
+        difficulty=difficulty(shards.train, shards.heldout, shards.unigram_counts) if measured is None else measured,
     )
     timed = job.budget.unit == "seconds"
     return ForecastMonitor(shipped_law(), run, pace_of(training.decisions).covered if timed else None, path)

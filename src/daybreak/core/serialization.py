@@ -104,7 +104,7 @@ def _dataclass_from_dict(cls: Any, value: Any, where: str) -> Any:
             )
         cls = kinds[kind]
     renamed = FIELDS.get(cls.__name__, {})
-    value = {renamed.get(name, name): content for name, content in value.items()}
+    value = {new: content for name, content in value.items() if (new := renamed.get(name, name))}
     hints = _hints(cls)
     known = {field.name: field for field in dataclasses.fields(cls)}
     for name in value:

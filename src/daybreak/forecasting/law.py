@@ -20,8 +20,8 @@ from scipy import stats
 from daybreak.core.files import read_json
 from daybreak.schemas.forecast import Forecast, Law, UsualLoss
 
-CENTRE = (1e6, 3e6, -0.15)
-"""Reference values of N, D and log p, which reduce the correlation of the coefficients."""
+CENTRE = (1e6, 3e6, -0.75)
+"""Reference values of N, D and the difficulty, which reduce the correlation of the coefficients."""
 REPEATS = 15.39
 """Repetitions after which a token is worth 1/e of a new one (Muennighoff et al., arXiv:2305.16264, eq. 6)."""
 MOST_LASTING = 0.99
@@ -77,14 +77,12 @@ def worth(tokens: float, unique: float) -> float:
     return unique + unique * REPEATS * (1.0 - math.exp(-(tokens / unique - 1.0) / REPEATS))
 
 
-def log_fraction(
-    coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, compression: np.ndarray
-) -> np.ndarray:
-    """Return z [R] for coefficients [6] and N, D and log p, each [R]; 0 (the unigram baseline) at zero tokens."""
+def log_fraction(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, difficulty: np.ndarray) -> np.ndarray:
+    """Return z [R] for coefficients [6] and N, D and difficulty, each [R]; 0 (the unigram baseline) at zero tokens."""
     floor, a, alpha, start, beta, gamma = coefficients
     lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
     unlearned = (1.0 + tokens / (CENTRE[1] * np.exp(start))) ** -beta
-    return np.log(lasting + (1.0 - lasting) * unlearned) * np.exp(-gamma * (compression - CENTRE[2]))
+    return np.log(lasting + (1.0 - lasting) * unlearned) * np.exp(-gamma * (difficulty - CENTRE[2]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +97,8 @@ class RunSpec:
     """Tokens of the text."""
     unigram_loss: float
     """Unigram baseline on the held-out text, in nats."""
-    compression: float
-    """Difficulty of the text, see ``difficulty``."""
+    difficulty: float
+    """See ``forecasting.difficulty``."""
     speed_spread: float = 0.0
     """Standard deviation of the log of the remaining tokens, if the budget is a time."""
 
@@ -144,7 +142,7 @@ def _expected(law: Law, run: RunSpec) -> tuple[float, float, float]:
     def at(coefficients: np.ndarray, more: float = 0.0) -> float:
         tokens = worth(run.tokens * math.exp(more), run.unique)
         return float(
-            log_fraction(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.compression)))[0]
+            log_fraction(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.difficulty)))[0]
         )
 
     slope = np.array([(at(theta + step) - at(theta - step)) / 2e-4 for step in 1e-4 * np.eye(len(theta))])

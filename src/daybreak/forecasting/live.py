@@ -75,7 +75,7 @@ class ForecastMonitor:
     def _keep(self, run: RunSpec, forecast: Forecast) -> None:
         self.forecasts.append(forecast)
         bands = [usual(self._law, run, mark) for mark in self._law.usual]
-        write_json(self._path, ForecastLog(forecasts=self.forecasts, usual=bands, compression=run.compression))
+        write_json(self._path, ForecastLog(forecasts=self.forecasts, usual=bands, difficulty=run.difficulty))
 
     def on_validation(self, record: ValidationRecord) -> None:
         """Do nothing: the forecasts use training losses."""

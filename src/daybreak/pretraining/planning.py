@@ -18,7 +18,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import quiet
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import Shards
-from daybreak.forecasting.difficulty import compression
+from daybreak.forecasting.difficulty import difficulty
 from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, inner_parameters, predict_loss, shipped_law
 from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
 from daybreak.pretraining.flops import flops_per_token, meta_model, vocabulary_of
@@ -181,7 +181,7 @@ def spec_of_text(shards: Shards) -> RunSpec:
         tokens=0.0,
         unique=shards.manifest.train.tokens,
         unigram_loss=unigram_entropy(shards),
-        compression=compression(shards.train, shards.heldout, shards.unigram_counts),
+        difficulty=difficulty(shards.train, shards.heldout, shards.unigram_counts),
         speed_spread=SPEED_SPREAD,
     )
 
@@ -209,7 +209,7 @@ def size_for(budget: Budget) -> str:
         model = meta_model(recipe, vocabulary_of(recipe))
         inner = inner_parameters(model.parameter_count(), model.vocabulary, model.hidden_size)
         tokens = rate * budget.amount / flops_per_token(recipe, model.vocabulary)
-        run = RunSpec(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, compression=CENTRE[2])
+        run = RunSpec(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, difficulty=CENTRE[2])
         return predict_loss(law, run).loss
 
     return min((load_recipe(size) for size in PLANNED), key=expected).name

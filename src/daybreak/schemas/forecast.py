@@ -94,8 +94,8 @@ class ForecastLog:
     """Forecasts of the final held-out loss, made at the start of the run and at each mark."""
     usual: list[Forecast]
     """Typical training loss just before each mark (``made_at``)."""
-    compression: float
-    """Difficulty of the text, see ``forecasting.difficulty``."""
+    difficulty: float | None = None
+    """Of the text, see ``forecasting.difficulty``; None in a file of a version that measured it differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +186,8 @@ class Plan:
     budget: str
     device: str
     unigram_loss: float
-    compression: float
-    """Difficulty of the text, see ``forecasting.difficulty``."""
+    difficulty: float
+    """Of the text, see ``forecasting.difficulty``."""
     text_tokens: int
     candidates: list[Candidate]
     chosen: str

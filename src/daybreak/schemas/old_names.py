@@ -23,10 +23,9 @@ RECIPE = {
 
 FIELDS = {
     "CorpusReport": {"case": "preset"},
-    "ForecastLog": {"pairs": "compression"},
+    "ForecastLog": {"pairs": "", "compression": ""},
     "FinetuningRun": {"judged": "scored_rows", "hidden": "predictions", "hidden_rows": "unlabelled_digest"},
     "DataStudy": {"treatments": "preprocessings"},
-    "Plan": {"pairs": "compression"},
     "PreprocessedText": {"treatment": "preprocessing"},
     "Progress": {"spent": "time_by_category"},
     "Record": {"contender": "variant"},
@@ -35,7 +34,7 @@ FIELDS = {
     "Summary": {"spent": "time_by_category"},
     "ValidationRecord": {"commonest_share": "most_frequent_fraction"},
 }
-"""Fields of the other types that reach disk, by class."""
+"""Fields of the other types that reach disk, by class: before and now, "" for one that is no longer read."""
 
 FLAGS = {
     "--by": "--deadline",
