@@ -38,6 +38,16 @@ SEARCHED = {
 TEXTS = {"wiki": "Wikipedia", "books": "books", "arxiv": "arXiv abstracts"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-25-mini-2h", "`crammed --size mini`": "2026-11-25-crammed-mini-2h"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
+OFF_THE_PLATEAU = {
+    "crammed": "2026-11-23-crammed-mini-8m",
+    "crammed-legacy": "2026-11-26-crammed-legacy-mini-9m",
+    "bert-2018": "2026-11-25-bert-2018-mini-2h",
+    "bert-8gb": "2026-11-26-bert-8gb-mini-14m",
+    "bert-gpu": "2026-11-26-bert-gpu-mini-12m",
+    "scibert": "2026-11-26-scibert-mini-8m",
+}
+CLEARLY_BELOW = 0.5
+"""Nats below the unigram baseline at which a run counts as off the plateau."""
 FORECASTS = "2026-11-26-forecasts.json"
 LAW = "2026-11-26-law.json"
 SPEED = {
@@ -330,6 +340,34 @@ def beside(time: str, records: dict[str, str], quick: bool = False) -> str:
     words = {name: bag_of_words(found[task]) for task, name in GLUE.items()}
     rows = [[name, *(column[name] for column in columns), words.get(name, "-")] for name in columns[0]]
     return table([f"after {time} of one thread", *links, "bag of words"], rows)
+
+
+def off_the_plateau() -> str:
+    """When the recipe of each system left the unigram plateau, interpolated between two validations."""
+    rows = []
+    for name, record in OFF_THE_PLATEAU.items():
+        lines = (RECORDS / record / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        validations = [each for each in map(json.loads, lines) if each["type"] == "validation"]
+        last, seconds = validations[-1], 0.0
+        above = [each["loss"] - each["unigram_loss"] + CLEARLY_BELOW for each in validations]
+        position = next(number for number, nats in enumerate(above) if nats <= 0)
+        after = validations[position]
+        if position:
+            before = validations[position - 1]
+            share = above[position - 1] / (above[position - 1] - above[position])
+            seconds = before["elapsed"] + share * (after["elapsed"] - before["elapsed"])
+        rows.append(
+            [
+                f"[`{name}`](../records/{record}/)",
+                f"{seconds / 60:.1f}" if position else f"before {after['elapsed'] / 60:.1f}",
+                read(f"{record}/summary.json")["budget"],
+                f"{last['loss']:.2f}",
+                f"{last['unigram_loss']:.2f}",
+                f"{last['tokens'] / 1e6:.1f}",
+            ]
+        )
+    header = ["`--size mini`", "minutes to leave the plateau", "budget", "final held-out loss", "unigram baseline"]
+    return table([*header, "tokens read, millions"], rows)
 
 
 def forecasts() -> str:
