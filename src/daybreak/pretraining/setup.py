@@ -29,11 +29,12 @@ from daybreak.data.tokenizers.tokenizer import continuation_table, load_tokenize
 from daybreak.models.importing import load_pretrained
 from daybreak.models.new_vocabulary import with_vocabulary
 from daybreak.recipe import Recipe
+from daybreak.reporting.runs import last_trace
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.calibration import PROBE_STEP_ROWS
-from daybreak.training.clock import BudgetClock, Clock, read_trace
+from daybreak.training.clock import BudgetClock, Clock
 from daybreak.training.hardware import probe
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.monitoring.heartbeat import read_heartbeat
@@ -201,9 +202,9 @@ def first_progress(
 def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:
     """Charge the time between the checkpoint and the last heartbeat; return the seconds charged so far as well."""
     run = job.run
-    trace = read_trace(run.trace) if world.is_first else []
+    last = last_trace(run.trace) if world.is_first else None
     beat = read_heartbeat(run.heartbeat) if world.is_first else 0.0
-    heartbeat = max([progress.elapsed, beat, *(record.elapsed for record in trace[-1:])])
+    heartbeat = max(progress.elapsed, beat, last.elapsed if last else 0.0)
     started, heartbeat = world.broadcast((run.decisions.exists(), heartbeat))
     if not started:
         return progress, heartbeat

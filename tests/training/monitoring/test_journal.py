@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.run import TraceRecord
+from daybreak.training.monitoring import journal as module
 from daybreak.training.monitoring.journal import Journal, cut_back
 
 FULL = Path("/dev/full")
@@ -77,3 +79,28 @@ def test_a_damaged_line_of_the_metrics_does_not_stop_a_resume(tmp_path: Path) ->
     run.metrics.write_text("\n".join([lines[0], "#!?", "[1]", *lines[1:]]) + "\n")
     assert cut_back(run, 2) == 1
     assert [line["step"] for line in read_json_lines(run.metrics)] == [1, 2]
+
+
+def test_a_resume_parses_only_the_lines_of_the_trace_that_it_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of many small steps has millions of lines, and each resume is charged for the time to read them."""
+    run = RunFolder(tmp_path)
+    text = [f'{{"step": {step}, "elapsed": {step}.5, "progress": 0.25}}\n' for step in range(5000)]
+    run.trace.write_text("".join(text))
+    parsed: list[int] = []
+    monkeypatch.setattr(module, "parse_json", lambda line: (parsed.append(1), json.loads(line))[1])
+    assert cut_back(run, 4990) == 10 and run.trace.read_text() == "".join(text[:4990])
+    assert len(parsed) == 11
+    assert cut_back(run, 0) == 4990 and run.trace.read_bytes() == b""
+
+
+@pytest.mark.parametrize("line", ["#!?", "", "[1]", '{"step": "many"}'])
+def test_a_damaged_line_of_the_trace_that_would_be_cut_is_refused(line: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    text = '{{"step": {0}, "elapsed": 1.0, "progress": 0.5}}\n'
+    run.trace.write_text(text.format(0) + line + "\n" + text.format(2))
+    before = run.trace.read_bytes()
+    with pytest.raises(UserError):
+        cut_back(run, 1)
+    assert run.trace.read_bytes() == before

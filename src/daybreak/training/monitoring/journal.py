@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from daybreak.core.errors import UserError
-from daybreak.core.files import read_json_lines, write_json, write_text
+from daybreak.core.errors import UserError, reason
+from daybreak.core.files import parse_json, read_json_lines, write_json, write_text
 from daybreak.core.run_folder import RunFolder
-from daybreak.core.serialization import to_dict
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.run import Decisions, StepRecord, TraceRecord, ValidationRecord
 
@@ -88,20 +88,45 @@ def cut_back(run: RunFolder, step: int) -> int:
     They are on disk there before they leave metrics.jsonl: a kill in between repeats lines and loses none. Return the
     number of lost steps.
     """
-    kept, lost = _partition(run.metrics, lambda line: line.get("step", 0) <= step, skip_damaged=True)
+    kept, lost = _partition(run.metrics, lambda line: line.get("step", 0) <= step)
     if lost:
         with written(run):
             _append_durably(run.lost_metrics, lost)
     write_text(run.metrics, kept)  # in any case: an incomplete line must not be continued
-    kept, lost_steps = _partition(run.trace, lambda line: line["step"] < step)
-    write_text(run.trace, kept)
-    return lost_steps.count("\n")
+    return _cut_trace(run, step)
 
 
-def _partition(path: Path, keep: Callable[[dict[str, Any]], bool], *, skip_damaged: bool = False) -> tuple[str, str]:
-    """The lines of ``path`` for which ``keep`` is true, and the others."""
+def _cut_trace(run: RunFolder, step: int) -> int:
+    """Cut the lines of ``step`` and later steps, and an incomplete last one; return the number of these steps.
+
+    Only these lines are parsed, from the end on: a trace may have millions of lines.
+    """
+    data = run.trace.read_bytes() if run.trace.exists() else b""
+    end, lost = data.rfind(b"\n") + 1, 0
+    while end:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        try:
+            line = parse_json(data[start:end])
+        except ValueError as error:
+            number = data.count(b"\n", 0, end)
+            raise UserError(
+                f"'{run.trace}' is damaged in line {number}: {reason(error)}.",
+                "Restore the file, or start the run again.",
+            ) from None
+        if from_dict(TraceRecord, line).step < step:
+            break
+        end, lost = start, lost + 1
+    if end < len(data):
+        with written(run), run.trace.open("r+b") as file:
+            file.truncate(end)
+            os.fsync(file.fileno())
+    return lost
+
+
+def _partition(path: Path, keep: Callable[[dict[str, Any]], bool]) -> tuple[str, str]:
+    """The lines of ``path`` for which ``keep`` is true, and the others; damaged lines are in neither."""
     parts: dict[bool, list[str]] = {True: [], False: []}
-    for line in read_json_lines(path, skip_damaged=skip_damaged):
+    for line in read_json_lines(path, skip_damaged=True):
         parts[keep(line)].append(json.dumps(line) + "\n")
     return "".join(parts[True]), "".join(parts[False])
 
