@@ -140,6 +140,18 @@ def test_two_are_kept_and_none_holds_pickle(tmp_path: Path) -> None:
         assert path.read_bytes()[8:10] == b'{"'  # the header of safetensors; pickles and zips begin otherwise
 
 
+def test_checkpoints_are_in_the_order_of_their_steps_also_beyond_nine_digits(tmp_path: Path) -> None:
+    """And a copy that a file manager made is none of them."""
+    model, optimizer = fresh(1)
+    for step in (999_999_998, 999_999_999, 10**9, 10**9 + 1):
+        checkpoint.save(tmp_path, at(step), model, optimizer)
+    (tmp_path / "step-1000000001 copy").mkdir()
+    assert [path.name for path in checkpoint.saved_in(tmp_path)] == ["step-1000000000", "step-1000000001"]
+    checkpoint.save(tmp_path, at(999_999_999), model, optimizer, keep=3)
+    newest, unreadable = checkpoint.read_newest(tmp_path)
+    assert newest and newest.progress.step == 10**9 + 1 and not unreadable
+
+
 def test_the_same_step_may_be_written_twice(tmp_path: Path) -> None:
     model, optimizer = fresh(1)
     checkpoint.save(tmp_path, at(5), model, optimizer)

@@ -51,7 +51,7 @@ def find_weights(folder: RunFolder, trace: list[TraceRecord]) -> list[SavedWeigh
     """Return all saved weights of a run in order of steps, without incomplete checkpoints."""
     found = []
     for kept in (folder.branch, folder.best, folder.late, folder.checkpoints):
-        for path in kept.glob("step-*"):
+        for path in checkpoint.saved_in(kept):
             step = checkpoint.step_of(path)
             if step <= len(trace) and _is_complete(path):
                 found.append(SavedWeights(step, f"{kept.name}/{path.name}", path))

@@ -134,7 +134,7 @@ def save(
             f"The checkpoint at step {progress.step} cannot be written in '{folder}' ({error}).",
             "Free disk space or correct the permissions, then run the same command to continue from the last one.",
         ) from None
-    paths = sorted(folder.glob("step-*"))
+    paths = saved_in(folder)
     good = [path for path in paths if keep > 1 and step_of(path) < progress.first_bad][-1:]
     for old in paths[:-keep]:
         if old not in good:
@@ -173,6 +173,11 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
+def saved_in(folder: Path) -> list[Path]:
+    """Folders of the checkpoints in ``folder`` in order of their steps, whose numbers may have different lengths."""
+    return sorted((path for path in folder.glob("step-*") if path.name[len("step-") :].isdecimal()), key=step_of)
+
+
 def read_newest(folder: Path, *, before: int | None = None) -> tuple[Checkpoint | None, list[str]]:
     """Read the newest complete checkpoint of a step before ``before``, and the names of those that are unreadable.
 
@@ -180,7 +185,7 @@ def read_newest(folder: Path, *, before: int | None = None) -> tuple[Checkpoint 
         UserError: this user may not read a checkpoint. A resume would take it for an incomplete one and delete it.
     """
     unreadable: list[str] = []
-    for path in sorted(folder.glob("step-*"), reverse=True):
+    for path in reversed(saved_in(folder)):
         if before is not None and step_of(path) >= before:
             continue
         _refuse_forbidden(path)
@@ -276,14 +281,14 @@ def load_newest(
 
 def drop_after(folder: Path, step: int) -> None:
     """Delete the checkpoints of later steps, which belong to an abandoned part of the run."""
-    for path in folder.glob("step-*"):
+    for path in saved_in(folder):
         if step_of(path) > step:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def any_in(folder: Path) -> bool:
     """Whether the folder holds a checkpoint."""
-    return any(folder.glob("step-*"))
+    return bool(saved_in(folder))
 
 
 def unique_state(model: Encoder) -> list[tuple[str, torch.Tensor]]:
