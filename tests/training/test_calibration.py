@@ -18,7 +18,8 @@ from daybreak.training import calibration, checkpoint
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW, BertAdam, OptimizerConfig
-from daybreak.training.phases import Phase, with_microbatch
+from daybreak.training.phases import Phase, SecondPhase, with_microbatch
+from daybreak.training.ramp import Ramp
 from daybreak.training.step import Training
 
 LENGTHS = (32, 64)
@@ -49,7 +50,7 @@ def training(**changes: Any) -> Training:
         for length in LENGTHS
     )
     optimizer = types.SimpleNamespace(zero_grad=lambda **_: None, state={"exp_avg": 1})
-    values |= {"finish": Finish(), "objective_start": 0.0}
+    values |= {"finish": Finish(), "objective_start": 0.0, "ramp": Ramp(), "phase2": SecondPhase()}
     values |= {"phases": phases, "world": World(), "device": torch.device("cpu"), "optimizer": optimizer}
     return Training(**{**values, **changes})
 
@@ -167,6 +168,40 @@ def test_how_often_a_run_will_read_its_text_is_known_before_its_first_step(budge
     if budget == "140s":
         left = 0.98 * 120 * (0.25 * 2 + 0.5 * 3) * 64 / 1000
         assert calibration.expected_epochs(made, Budget.parse(budget), 45.0) == pytest.approx(left)
+
+
+def simulated_epochs(made: Training, budget: Budget, amount: float, tokens_per_second: float) -> float:
+    """Passes over the text of a run that is played step by step, on a device that reads all tokens equally fast."""
+    progress, used = dataclasses.replace(checkpoint.START, epochs=0.0), 0.0
+    while (at := used / amount) < 1.0:
+        if progress.second_from is None and made.phase2.enabled and at >= made.phase2.start:
+            progress = dataclasses.replace(progress, second_from=at)
+        rows, phase = made.rows_of_step(progress, at), made.phase(progress, at)
+        tokens = rows * phase.length
+        used += {"steps": 1.0, "tokens": tokens, "seconds": tokens / tokens_per_second}[budget.unit]
+        epochs = made.epochs(progress) + rows / phase.rows_per_epoch
+        progress = dataclasses.replace(progress, position=progress.position + rows, epochs=epochs)
+    return made.epochs(progress)
+
+
+@pytest.mark.parametrize("budget", ["300steps", "5000steps", "3000000tok", "1000s"])
+@pytest.mark.parametrize("phase2", [SecondPhase(), SecondPhase(start=0.6, length=64, batch=16)], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "ramp", [Ramp(), Ramp(fraction=0.5), Ramp(microbatches=2000)], ids=["whole", "growing", "in microbatches"]
+)
+def test_the_expected_passes_are_those_of_a_played_schedule(ramp: Ramp, phase2: SecondPhase, budget: str) -> None:
+    decisions = types.SimpleNamespace(precision="float32", course_seconds=[0.2] * 3, reserve_seconds=5.0)
+    first, second = training().phases
+    phases = (
+        dataclasses.replace(first, rows_per_epoch=1000, batch_multiple=4),
+        dataclasses.replace(second, rows_per_epoch=480, batch=phase2.batch or 64, batch_multiple=4),
+    )
+    clock = types.SimpleNamespace(first_step_at=None)
+    made = training(phases=phases, decisions=decisions, clock=clock, ramp=ramp, phase2=phase2)
+    parsed = Budget.parse(budget)
+    amount = 0.98 * (parsed.amount - 20.0) if parsed.unit == "seconds" else parsed.amount
+    played = simulated_epochs(made, parsed, amount, tokens_per_second=64 * 32 / 0.2)
+    assert calibration.expected_epochs(made, parsed, 15.0) == pytest.approx(played, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ MIN_COMPILE_SECONDS = 360.0
 takes a third longer by a model of its kernels; no device has been measured."""
 MANY_EPOCHS = 4.0
 """Up to about this number of passes, repeated text is nearly as good as new text (arXiv 2305.16264)."""
+COURSE_PARTS = 1000
+"""Parts in which the course of a run is followed to count its passes over the text."""
 MIN_INTERIM_ROWS = 32
 """Fewest sequences of a useful interim validation."""
 
@@ -334,20 +336,37 @@ def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -
 
 
 def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float:
-    """Expected passes over the text in the rest of the run, at the measured speed.
+    """Expected passes over the text: of a time budget in the rest of the run, of another budget in the whole run.
+
+    The batch ramp and the second phase are followed in COURSE_PARTS parts. At one progress, all of them read as many
+    tokens a second as whole steps of the first phase, which are measured.
 
     Args:
         elapsed: seconds charged so far.
     """
-    decisions, phase = training.decisions, training.phase(START, 0.0)
+    decisions, first, begin = training.decisions, training.phase(START, 0.0), 0.0
     if budget.unit == "seconds":
         started = elapsed if training.clock.first_step_at is None else training.clock.first_step_at
         seconds, pace = budget.amount - decisions.reserve_seconds - started, pace_of(decisions)
-        ahead = pace.covered(1.0) - pace.covered(min(1.0, (elapsed - started) / seconds))
-        steps = (1.0 - VALIDATION_FRACTION) * seconds * ahead
-    else:
-        steps = budget.amount / (1 if budget.unit == "steps" else phase.batch * phase.length)
-    return steps * phase.batch / phase.rows_per_epoch
+        begin = min(1.0, (elapsed - started) / seconds)
+        tokens_per_step = (1.0 - VALIDATION_FRACTION) * seconds * first.batch * first.length
+    parts = min(COURSE_PARTS, int(budget.amount)) if budget.unit == "steps" else COURSE_PARTS
+    progress, epochs = START, 0.0
+    for part in range(parts):
+        at, end = (begin + (1.0 - begin) * place / parts for place in (part, part + 1))
+        now = min(at, training.before_finish)  # the finish counts as what precedes it
+        if training.phase2.enabled and now >= training.phase2.start:
+            progress = replace(progress, second_from=training.phase2.start)
+        phase = training.phase(progress, now)
+        if budget.unit == "steps":
+            rows = training.rows_of_step(progress, now) * budget.amount / parts
+        elif budget.unit == "tokens":
+            rows = budget.amount / parts / phase.length
+        else:
+            rows = tokens_per_step * (pace.covered(end) - pace.covered(at)) / phase.length
+        progress = replace(progress, position=progress.position + round(rows))
+        epochs += rows / phase.rows_per_epoch
+    return epochs
 
 
 def repetition(epochs: float) -> str:
