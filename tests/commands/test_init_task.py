@@ -98,6 +98,21 @@ def test_what_is_decided(name: str, content: str, wanted: dict[str, object], tmp
     assert len(data.train.targets) > 30
 
 
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("\u0938\u092e\u093e\u091a\u093e\u0930", "\u0938\u092e\u093e\u091a\u093e\u0930"),
+        ("my cafe\u0301", "my-caf\u00e9"),
+        (".a (2)", "a-2-"),
+        ("--", "task"),
+    ],
+)
+def test_the_name_of_a_task_keeps_the_marks_of_its_letters(stem: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\n" + rows("{text},{label}"))
+    init_task(tmp_path / "t.csv", out=tmp_path / f"{stem}.toml")
+    assert read_task_file(tmp_path / f"{stem}.toml").name == name
+
+
 @pytest.mark.parametrize("delimiter", [";", "|"])
 def test_other_delimiters_get_a_copy_with_commas(
     delimiter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
 from daybreak.core.terminal import say
+from daybreak.core.words import word_pattern
 from daybreak.evaluation.tasks.tables import as_text, parquet_of, readable, split_csv
 
 ROWS = 20_000
@@ -426,7 +428,8 @@ def toml(name: str, train: Path, folder: Path, table: Table, chosen: Choice) -> 
 def _task_name(stem: str) -> str:
     from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
 
-    name = re.sub(r"[^\w.-]+", "-", stem).lstrip(".-") or "task"
+    stem = unicodedata.normalize("NFC", stem)
+    name = re.sub(rf"({word_pattern()})|[^\w.-]+", lambda found: found[1] or "-", stem).lstrip(".-") or "task"
     return f"my-{name}" if name in KNOWN or name in TASK_LISTS else name
 
 

@@ -1,4 +1,4 @@
-"""Words of text in any script with spaces, for BM25 and the bag of words."""
+"""Words of text in any script with spaces, for BM25, the bag of words and names of tasks."""
 
 from __future__ import annotations
 

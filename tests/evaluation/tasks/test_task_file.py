@@ -117,6 +117,10 @@ def test_the_documented_example_is_read(folder: Path) -> None:
         (GOOD + "header = 1", "header = 1. Write true or false."),
         (GOOD + 'name = "../up"', "the name '../up'"),
         (GOOD + r'name = "a\nb"', r"the name 'a\nb'"),
+        (GOOD + r'name = "\u0301a"', "has the name"),
+        (GOOD + r'name = "a-\u0301"', "has the name"),
+        (GOOD + r'name = "a\u200db"', "has the name"),
+        (GOOD + 'name = ".a"', "the name '.a'"),
         (GOOD + 'name = "sci-cite"', "which a built-in task has"),
         (GOOD + 'name = "glue"', "which a built-in task has"),
         (GOOD.replace("train.tsv", "gone.tsv"), "there is no such file"),
@@ -150,6 +154,21 @@ def test_task_files_that_are_refused(folder: Path, toml: str, fault: str) -> Non
     assert "mine.toml" in caught.value.sentence
     assert "\n" not in str(caught.value)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("\u0938\u092e\u093e\u091a\u093e\u0930", "\u0938\u092e\u093e\u091a\u093e\u0930"),  # Hindi, with vowel signs
+        ("cafe\u0301-2.1", "caf\u00e9-2.1"),  # as macOS writes the name of a file
+        ("x\u0301_y", "x\u0301_y"),  # no single character is x with an accent
+        ("a..b-.", "a..b-."),
+    ],
+)
+def test_letters_of_a_name_may_have_marks(folder: Path, stem: str, name: str) -> None:
+    (folder / f"{stem}.toml").write_text(GOOD)
+    assert read_task_file(folder / f"{stem}.toml").name == name
+    assert read_task_file(described(folder, f'{GOOD}name = "{stem}"')).name == name
 
 
 def read_or_refused(path: Path) -> None:

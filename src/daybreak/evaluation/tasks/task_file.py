@@ -37,11 +37,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import UserError, reason
 from daybreak.core.serialization import nearest
+from daybreak.core.words import word_pattern
 from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
 from daybreak.evaluation.tasks.tables import FORMATS
@@ -117,8 +119,8 @@ def _format(path: Path, values: dict[str, Any], kind: str) -> str:
 
 
 def _name(path: Path, values: dict[str, Any]) -> str:
-    name = str(values.get("name", path.stem))
-    if not re.fullmatch(r"\w[\w.-]*", name):
+    name = unicodedata.normalize("NFC", str(values.get("name", path.stem)))  # macOS writes file names in NFD
+    if not re.fullmatch(rf"{word_pattern()}(?:[.-](?:{word_pattern()})?)*", name):
         raise _unfit(path, f"has the name {name!r}.", "Use letters, digits, '_', '-' and '.' only.")
     if name in KNOWN or name in TASK_LISTS:
         raise _unfit(path, f"has the name '{name}', which a built-in task has.", "Choose another name.")
