@@ -94,6 +94,17 @@ def test_rows_whose_answer_stands_elsewhere_are_counted_and_many_are_refused(tmp
         KIND.load(asked(path, path, "jsonl"))
 
 
+def test_positions_are_those_in_the_normalized_context(tmp_path: Path) -> None:
+    """Each accent of the file is a character of its own; an answer counts also if it is written in the other way."""
+    context = "A\u0308ra und O\u0308l in Ko\u0308ln"
+    answers = {"text": ["O\u0308l", "\u00d6l", "Ko\u0308ln"], "answer_start": [9, 9, 16]}
+    row = {"question": "Wo ist O\u0308l?", "context": context, "answers": answers}
+    path = written(tmp_path / "rows.jsonl", json.dumps(row))
+    (texts,), (found,) = (data := KIND.load(asked(path, path, "jsonl")).train).texts, data.targets
+    assert texts == ("Wo ist \u00d6l?", "\u00c4ra und \u00d6l in K\u00f6ln")
+    assert found == (Answer("\u00d6l", 8), Answer("\u00d6l", 8), Answer("K\u00f6ln", 14))
+
+
 def mended(*place: Any, value: Any) -> str:
     """PAPER with another value there, as JSON."""
     paper: Any = copy.deepcopy(PAPER)

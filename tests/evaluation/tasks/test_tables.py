@@ -10,12 +10,14 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.tasks.tables import FORMATS, read_table
+from daybreak.evaluation.tasks.tables import FORMATS, nfc, read_table
 
 
 def written(folder: Path, text: str, name: str = "t.tsv") -> Path:
@@ -39,7 +41,8 @@ def test_short_rows_are_skipped_and_counted(tmp_path: Path) -> None:
     assert found.lines[-1] == 34
 
 
-words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1).filter(str.strip)
+letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+words = st.text(letters, min_size=1).map(nfc).filter(str.strip)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -50,6 +53,21 @@ def test_csv_and_jsonl_return_what_was_written(tmp_path: Path, rows: list[tuple[
     assert read_table(written(tmp_path, text.getvalue()), ("a", "b"), format="csv", header=True).rows == rows
     lines = "".join(json.dumps({"a": a, "b": b, "more": [1]}) + "\n" for a, b in rows)
     assert read_table(written(tmp_path, lines), ("a", "b"), format="jsonl", header=True).rows == rows
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_accents_are_written_as_in_the_training_text(tmp_path: Path, format: str) -> None:
+    """Files from macOS and some OCR have the accent as a character of its own, which is another token."""
+    row = {"a": "Cafe\u0301 nin\u0303o", "b": "o\u0308sterreich"}
+    assert not any(value == nfc(value) for value in row.values())
+    if format == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "t")
+    elif format == "jsonl":
+        written(tmp_path, json.dumps(row), "t")
+    else:
+        written(tmp_path, {"tsv": "a\tb\n{a}\t{b}", "csv": "a,b\n{a},{b}"}[format].format(**row), "t")
+    found = read_table(tmp_path / "t", ("a", "b"), format=format, header=True)
+    assert found.rows == [("Caf\u00e9 ni\u00f1o", "\u00f6sterreich")]
 
 
 def test_a_text_may_be_longer_than_the_csv_module_allows_by_itself(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from daybreak.core.errors import UserError
 from daybreak.evaluation.finetuning.classifier import load_tokenizer
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
+from daybreak.evaluation.tasks.tables import nfc
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.evaluation.tasks.token_labels import (
     IGNORED,
@@ -62,9 +63,13 @@ def test_words_keep_what_only_looks_like_a_separator(tmp_path: Path) -> None:
     assert found.words == (*strange, "New York", "#")
 
 
-CELLS = st.text(st.characters(blacklist_characters=" \t\r\n", blacklist_categories=["Cs"]), min_size=1).filter(
-    lambda word: not word.startswith(("-DOCSTART-", "\ufeff"))
-)
+LETTERS = st.characters(blacklist_characters=" \t\r\n", blacklist_categories=["Cs"])
+CELLS = st.text(LETTERS, min_size=1).map(nfc).filter(lambda word: not word.startswith(("-DOCSTART-", "\ufeff")))
+
+
+def test_words_and_tags_are_normalized_as_the_training_text_is(tmp_path: Path) -> None:
+    (found,) = read_sentences(conll_file(tmp_path, "Zu\u0308rich B-sta\u0308dte\nist O\n"), 0, 1)
+    assert (found.words, found.tags) == (("Z\u00fcrich", "ist"), ("B-st\u00e4dte", "O"))
 
 
 @given(

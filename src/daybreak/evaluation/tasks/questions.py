@@ -20,7 +20,7 @@ from torch.nn import functional
 from daybreak.core.errors import UserError, reason
 from daybreak.core.serialization import nearest
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids, padded
-from daybreak.evaluation.tasks.tables import MANY, check_skipped, parquet_of, readable, shown
+from daybreak.evaluation.tasks.tables import MANY, check_skipped, nfc, parquet_of, readable, shown
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
 from daybreak.evaluation.tasks.task_kind import Kind
 
@@ -232,7 +232,7 @@ ROW_FORM = 'Give each row {"text": [...], "answer_start": [...]}, empty lists wh
 
 
 def read_questions(path: Path, columns: Sequence[str], format: str) -> LabelledRows:
-    """Return (question, context) and the correct answers of the usable rows of a file, in file order.
+    """Return (question, context) and the correct answers of the usable rows of a file, in file order and in NFC.
 
     A row whose answer is not in the context at the stated position is skipped. A file with too many such rows, or with
     another structure, is refused.
@@ -249,7 +249,7 @@ def read_questions(path: Path, columns: Sequence[str], format: str) -> LabelledR
             found = [_row(path, place, row, columns) for place, row in rows]
     if not found:
         raise UserError(f"'{path}' holds no questions.", "Give a file with at least one.")
-    usable = [row for row in found if _is_usable(row)]
+    usable = [row for row in map(_normalized, found) if _is_usable(row)]
     skipped = len(found) - len(usable)
     check_skipped(
         len(usable),
@@ -258,6 +258,13 @@ def read_questions(path: Path, columns: Sequence[str], format: str) -> LabelledR
         "Count an answer's start in characters of the context, from 0.",
     )
     return LabelledRows([row[:2] for row in usable], [answers for _, _, answers in usable], skipped)
+
+
+def _normalized(row: Question) -> Question:
+    """Return the row in Unicode NFC, with the positions of the answers in the normalized context."""
+    question, context, answers = row
+    moved = tuple(Answer(nfc(answer.text), len(nfc(context[: answer.start]))) for answer in answers)
+    return nfc(question), nfc(context), moved
 
 
 def _is_usable(row: Question) -> bool:

@@ -10,6 +10,7 @@ import csv
 import itertools
 import json
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole
     """Read ``columns`` (names, or 0-based numbers) of a table.
 
     Tab-separated files are read without quoting (GLUE has unbalanced quotes), comma-separated files with quoting. A
-    byte order mark is dropped. In .jsonl every line is an object whose keys are the columns.
+    byte order mark is dropped. In .jsonl every line is an object whose keys are the columns. Values are normalized to
+    Unicode NFC, as training text is.
 
     Args:
         whole: keep all rows, for a file whose rows are identified by number: an empty value is empty text, and a
@@ -127,13 +129,18 @@ def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Tab
                 "and every row of this file has to be answered.",
                 "Complete it, or restore the file as it was published.",
             )
-        there = tuple(cell for cell in row if cell is not None and (whole or cell.strip()))
+        there = tuple(nfc(cell) for cell in row if cell is not None and (whole or cell.strip()))
         if len(there) == len(row):
             rows.append(there)
             numbers.append(number)
         else:
             skipped += 1
     return TableRows(rows, numbers, skipped)
+
+
+def nfc(text: str) -> str:
+    """Return the text in Unicode NFC: an accented letter is then written as in the training text."""
+    return unicodedata.normalize("NFC", text)
 
 
 def shown(value: object) -> str:

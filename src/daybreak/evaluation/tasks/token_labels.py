@@ -21,7 +21,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.evaluation.scoring.metrics import ratio
 from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
-from daybreak.evaluation.tasks.tables import readable
+from daybreak.evaluation.tasks.tables import nfc, readable
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
 from daybreak.evaluation.tasks.task_kind import Kind
 
@@ -179,7 +179,7 @@ class Sentence:
 
 
 def read_sentences(path: Path, word: int, tag: int) -> list[Sentence]:
-    """Read the columns ``word`` and ``tag`` (0-based) of a CoNLL file. A byte order mark is dropped.
+    """Read the columns ``word`` and ``tag`` (0-based) of a CoNLL file, in NFC. A byte order mark is dropped.
 
     A line holds one word with columns separated by tabs, or by spaces if the line has no tab. A blank line ends a
     sentence; ``-DOCSTART-`` lines separate documents. Other schemes of tags, such as BIOES, are refused.
@@ -195,7 +195,7 @@ def read_sentences(path: Path, word: int, tag: int) -> list[Sentence]:
 def _sentences(file: TextIO, path: Path, word: int, tag: int) -> Iterator[Sentence]:
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(itertools.chain(file, [""]), start=1):  # a blank line ends the last sentence
-        line = line.strip(BLANK)
+        line = nfc(line.strip(BLANK))
         if line and not line.startswith(DOCUMENT):
             pairs.append(_word_and_tag(line, path, number, word, tag))
         elif pairs:
