@@ -7,6 +7,7 @@ import pytest
 
 from daybreak.commands.prepare import prepare
 from daybreak.data.sequences.shards import Shards, open_shards
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import WordPiece, continuation_table, load_tokenizer
 from daybreak.searching.passages import SHIFT, PassageReader, cut_passages
 
@@ -45,6 +46,20 @@ def test_passages_begin_at_a_word_where_one_is_near(tmp_path: Path) -> None:
     inside = [first for first in firsts if continues[ids[first]]]
     assert all(continues[ids[first - most // SHIFT : first + 1]].all() for first in inside)
     assert len(inside) < 0.5 * len(firsts) * continues[ids].mean()
+
+
+def test_passages_of_a_script_without_spaces_begin_at_a_character(tmp_path: Path) -> None:
+    """Rare characters are three tokens of a byte-level vocabulary, and no word is near."""
+    rng, most = np.random.default_rng(0), 96
+    texts = ["".join(map(chr, rng.integers(0x4E00, 0x9F00, 400).tolist())) for _ in range(20)]
+    (tmp_path / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    prepare([tmp_path / "text.txt"], tmp_path / "data", tokenizer=ByteBPE(vocabulary=300))
+    shards, tokenizer = open_shards(tmp_path / "data"), load_tokenizer(tmp_path / "data" / "tokenizer")
+    passages = cut_passages(shards, tokenizer, most)
+    found = list(PassageReader(shards, tokenizer, passages).all_texts())
+    assert len(found) > 100 and (passages[:, 3] - passages[:, 2]).max() <= most
+    assert not any("\ufffd" in text for text in found)
+    assert sorted("".join(found)) == sorted("".join(texts))
 
 
 def test_the_text_of_a_passage_is_its_decoded_tokens(shards: Shards, data: Path) -> None:

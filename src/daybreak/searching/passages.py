@@ -1,5 +1,7 @@
 """Passages: the documents of prepared data, cut into pieces of about equal length that begin at a word.
 
+Where no word begins nearby, as in text without spaces, they begin at a character.
+
 N passages. A document is numbered within its split; passages of the training split come first.
 """
 
@@ -12,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.data.sequences.shards import Shards, TokenStream
-from daybreak.data.tokenizers.tokenizer import continuation_table
+from daybreak.data.tokenizers.tokenizer import continuation_table, inner_byte_table
 
 SPLITS = ("train", "heldout")
 MOST_TOKENS = 96
@@ -35,12 +37,12 @@ def cut_passages(shards: Shards, tokenizer: Tokenizer, most: int) -> np.ndarray:
         int64 [N, 4]: 0 for the training split or 1 for the held-out split, document, first token of the passage in
         the stream of its split, and the token just past its last one.
     """
-    continues = continuation_table(tokenizer)
-    parts = [_cut(stream, continues, most) for stream in (shards.train, shards.heldout)]
+    tables = continuation_table(tokenizer), inner_byte_table(tokenizer)
+    parts = [_cut(stream, tables, most) for stream in (shards.train, shards.heldout)]
     return np.concatenate([np.insert(part, 0, split, axis=1) for split, part in enumerate(parts)])
 
 
-def _cut(stream: TokenStream, continues: np.ndarray, most: int) -> np.ndarray:
+def _cut(stream: TokenStream, tables: tuple[np.ndarray, ...], most: int) -> np.ndarray:
     """Return int64 [N, 3] of document, start and end."""
     ends = stream.document_ends().astype(np.int64)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
@@ -51,20 +53,20 @@ def _cut(stream: TokenStream, continues: np.ndarray, most: int) -> np.ndarray:
     number = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)
     first = starts[documents] + sizes[documents] * number // counts[documents]
     inner = number > 0
-    first[inner] = _word_starts(stream, continues, first[inner], shift)
+    first[inner] = _moved_back(stream, tables, first[inner], shift)
     last = np.append(first[1:], 0)
     closes = np.append(documents[1:] != documents[:-1], True)
     last[closes] = (ends - 1)[documents[closes]]
     return np.stack([documents, first, last], axis=1)
 
 
-def _word_starts(stream: TokenStream, continues: np.ndarray, places: np.ndarray, shift: int) -> np.ndarray:
-    """Move each place back to the nearest token that begins a word; it stays where ``shift`` tokens hold none."""
+def _moved_back(stream: TokenStream, tables: tuple[np.ndarray, ...], places: np.ndarray, shift: int) -> np.ndarray:
+    """Move each place back by at most ``shift`` tokens to the nearest one that begins a word, or else a character."""
     if not len(places):
         return places
-    before = continues[stream.windows(places - shift, shift + 1)][:, ::-1]
-    back = (~before).argmax(axis=1)
-    return places - back  # argmax is 0 where every token continues a word
+    continues, inside = (table[stream.windows(places - shift, shift + 1)][:, ::-1] for table in tables)
+    back = np.where(continues.all(axis=1), (~inside).argmax(axis=1), (~continues).argmax(axis=1))
+    return places - back  # argmax is 0 where all tokens begin inside a character
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tokenizers import decoders as token_decoders
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
-from daybreak.data.tokenizers.byte_bpe import SPACE, continues_word
+from daybreak.data.tokenizers.byte_bpe import SPACE, bytes_of_token, continues_word
 from daybreak.data.tokenizers.tokenizer_making import (
     SPECIAL_TOKENS,
     SURPLUS,
@@ -213,8 +213,7 @@ def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
     digit or mark and not with its space.
     """
     table = np.zeros(vocabulary_size(tokenizer), bool)
-    parted = tokenizer.pre_tokenizer.pre_tokenize_str(" a") if tokenizer.pre_tokenizer else []
-    space = parted[0][0][0] if parted else ""
+    space = _space(tokenizer)
     for token, id in tokenizer.get_vocab().items():
         if space == PIECE_SPACE:
             table[id] = unicodedata.category(token[0])[0] in "LMN"
@@ -222,6 +221,21 @@ def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
             table[id] = continues_word(token) if space == SPACE else token.startswith("##")
     table[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]] = False
     return table
+
+
+def inner_byte_table(tokenizer: Tokenizer) -> np.ndarray:
+    """Return bool[vocabulary]: the ids of byte-level tokens that begin inside a character; none of other tokenizers."""
+    table = np.zeros(vocabulary_size(tokenizer), bool)
+    if _space(tokenizer) == SPACE:
+        for token, id in tokenizer.get_vocab().items():
+            table[id] = any(0x80 <= byte < 0xC0 for byte in bytes_of_token(token)[:1])
+    return table
+
+
+def _space(tokenizer: Tokenizer) -> str:
+    """Return the letter of a vocabulary for the space before a word; another or none if it has no such letter."""
+    parted = tokenizer.pre_tokenizer.pre_tokenize_str(" a") if tokenizer.pre_tokenizer else []
+    return str(parted[0][0][0]) if parted else ""
 
 
 def overlap(one: Tokenizer, other: Tokenizer) -> float:
