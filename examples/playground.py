@@ -3,8 +3,9 @@
     pip install -c constraints.txt -e '.[demo]'
     python examples/playground.py runs/mini
 
-The page opens at http://127.0.0.1:7860 and loads nothing from other hosts. The model is loaded by stock transformers;
-search needs the prepared text of the run (RUN/data) and builds an index in RUN/search at the first query.
+The page opens at http://127.0.0.1:7860 and loads nothing from other hosts. The model is a class of transformers, or
+Daybreak's own for the crammed family: no code in the folder runs. Search needs the prepared text of the run (RUN/data)
+and builds an index in RUN/search at the first query.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from daybreak.core.errors import UserError
+from daybreak.evaluation.probes.frozen import load_masked_model
 from daybreak.searching.query import open_search
 
 BATCH = 32
@@ -33,21 +35,22 @@ class Playground:
     """
 
     def __init__(self, run: Path):
-        from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-        self.run = run
-        self.tokenizer = AutoTokenizer.from_pretrained(run / "model")
-        self.model = AutoModelForMaskedLM.from_pretrained(run / "model").eval()
+        found = load_masked_model(run / "model")
+        self.run, self.tokenizer, self.model = run, found.tokenizer, found.model.cpu()
         self._searcher: Any = None
 
     def fill_mask(self, text: str) -> list[list[Any]]:
         """Return the five most probable tokens for the mask in ``text``: token, probability, filled sentence."""
-        from transformers import pipeline
-
-        self._encode_masked(text)
-        fill = pipeline("fill-mask", model=self.model, tokenizer=self.tokenizer, device="cpu")
-        filled = fill(text, top_k=5, tokenizer_kwargs={"truncation": True})
-        return [[one["token_str"].strip(), round(one["score"], 4), one["sequence"]] for one in filled]
+        encoded, position = self._encode_masked(text)
+        with torch.inference_mode():
+            best = self.model(**encoded).logits[0, position].float().softmax(-1).topk(5)
+        rows: list[list[Any]] = []
+        for probability, token in zip(best.values.tolist(), best.indices.tolist()):
+            filled = encoded["input_ids"][0].tolist()
+            filled[position] = token
+            sentence = self.tokenizer.decode(filled, skip_special_tokens=True)
+            rows.append([self.tokenizer.decode([token]).strip(), round(probability, 4), sentence])
+        return rows
 
     def dependence(self, text: str) -> tuple[str, list[tuple[str, float | None]], list[list[Any]]]:
         """Mask one other word at a time and compare the log-probability of the prediction (occlusion).
@@ -222,8 +225,8 @@ def main() -> None:
     torch.set_num_threads(max(1, options.threads))
     try:
         page = build(Playground(options.run), gradio)
-    except (OSError, ValueError) as error:
-        stop(f"The model in '{options.run / 'model'}' does not load: {str(error).splitlines()[0]}")
+    except UserError as error:
+        stop(str(error))
     try:
         page.launch(
             server_name="127.0.0.1",

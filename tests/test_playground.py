@@ -19,10 +19,13 @@ import pytest
 import torch
 from browser_session import CHROMIUM, Browser
 from rendezvous import free_port
+from small_models import copied_code
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import daybreak
 from daybreak.core.errors import UserError
+from daybreak.exporting.hugging_face import write_model_folder
+from daybreak.models.crammed import CrammedEncoder
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "playground.py"
 MASKED = "the old sailor [MASK] to the harbour."
@@ -61,6 +64,35 @@ def test_the_predictions_are_those_of_the_model(playground: Any, run: Path) -> N
     rows = playground.fill_mask(MASKED)
     assert [row[0] for row in rows] == [tokenizer.decode([id]).strip() for id in best.indices.tolist()]
     assert [row[1] for row in rows] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_a_model_of_the_crammed_family_gives_the_predictions_of_its_export(
+    script: SimpleNamespace, run: Path, tmp_path: Path
+) -> None:
+    """Stock transformers loads it only with the code in its folder, which the playground does not run."""
+    folder, shape = tmp_path / "run" / "model", CrammedEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=32)
+    torch.manual_seed(0)
+    model = shape.build(AutoTokenizer.from_pretrained(run / "model").vocab_size)
+    write_model_folder(folder, model=model, shape=shape, tokenizer=run / "model", length=64)
+    crammed = script.Playground(tmp_path / "run")
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    encoded = tokenizer(MASKED, return_tensors="pt")
+    with copied_code(tmp_path / "code"), torch.no_grad():
+        stock = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+        logits = stock(**encoded).logits[0, (encoded["input_ids"][0] == tokenizer.mask_token_id).nonzero().item()]
+    best = logits.softmax(-1).topk(5)
+    rows = crammed.fill_mask(MASKED)
+    assert [row[0] for row in rows] == [tokenizer.decode([id]).strip() for id in best.indices.tolist()]
+    assert [row[1] for row in rows] == pytest.approx(best.values.tolist(), abs=1e-4)
+    assert len(crammed.dependence(MASKED)[2]) == 7 and len(crammed.similar("the old sailor", "a harbour")) == 1
+
+
+def test_a_model_that_does_not_load_is_one_sentence(script: SimpleNamespace, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "model", tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-20])
+    with pytest.raises(UserError, match="transformers cannot load the model"):
+        script.Playground(tmp_path)
 
 
 def test_a_change_is_that_of_masking_the_word_alone(playground: Any, run: Path) -> None:
