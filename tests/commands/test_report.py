@@ -30,6 +30,7 @@ from daybreak.evaluation.protocols.anchors import ANCHORS, CAPACITIES, COMPUTED,
 from daybreak.evaluation.protocols.conventions import CONVENTIONS, SIZES
 from daybreak.recipe import load_recipe, recipe_names, resolved
 from daybreak.reporting import training
+from daybreak.reporting.background import background
 from daybreak.reporting.compute import capacity, cost, flops_words, trained
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.schemas.changes import Change
@@ -554,6 +555,14 @@ def test_capacity_is_rate_times_time_times_devices(write_run):
     blind = dataclasses.replace(run.decisions, matmul_gflops={})
     assert capacity(dataclasses.replace(run, decisions=blind)) is None
     assert capacity(RunRecords(path=run.path, label="results alone", recipe={})) is None
+
+
+def test_later_machines_stand_beside_the_first(write_run):
+    run = read_run(write_run())
+    moved = Change(step=5, why="resumed", microbatch=8, world_size=1, threads=2, machine="Sun Ultra 5")
+    later = dataclasses.replace(run, summary=dataclasses.replace(run.summary, changes=[moved]))
+    assert "'Later devices': 'Sun Ultra 5'" in str(background([later]))
+    assert "Later devices" not in str(background([run]))
 
 
 def test_operations_have_a_unit_that_reads_well():

@@ -229,6 +229,25 @@ def test_the_same_processes_change_nothing(data: Path, tmp_path: Path) -> None:
     assert training.decisions.changes == [] and training.rate == 1.0
 
 
+def test_a_resume_on_another_machine_names_it_once(data: Path, tmp_path: Path) -> None:
+    asked = order(data, tmp_path)
+    training = begun(asked)
+    here = probe.describe(training.device, 5.0)
+    write_json(asked.run.environment, replace(here, device="Another processor"))
+    progress = replace(START, step=12, position=96)
+    training = resume(training, progress, asked.run)
+    (change,) = training.decisions.changes
+    assert (change.step, change.machine, change.world_size, change.microbatch) == (12, here.device, 1, 8)
+    assert change.why == f"resumed on another machine: {here.device}"
+    assert read_json(asked.run.decisions, Decisions) == training.decisions
+    assert resume(training, replace(progress, step=20), asked.run).decisions == training.decisions
+    both = resume(replace(training, world=World(size=2)), replace(progress, step=30), asked.run).decisions
+    assert [(change.step, change.machine) for change in both.changes] == [(12, here.device), (30, here.device)]
+    # Lost with its steps, it is written again.
+    again = resume(training, START, asked.run).decisions
+    assert [(change.step, change.machine) for change in again.changes] == [(0, here.device)]
+
+
 def test_more_processes_than_a_step_has_rows_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="8 sequences cannot be divided among 9 processes"):
         resumed(data, tmp_path / "nine", size=9)

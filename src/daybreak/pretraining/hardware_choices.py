@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import write_json
+from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import say
@@ -16,7 +17,8 @@ from daybreak.core.world import World
 from daybreak.forecasting.law import why_not
 from daybreak.pretraining.setup import PretrainingJob, heldout_losses
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.schemas.run import Decisions
+from daybreak.schemas.changes import Change
+from daybreak.schemas.run import Decisions, Environment
 from daybreak.training import calibration
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import microbatch_cache, probe
@@ -72,7 +74,7 @@ def use_device(decisions: Decisions) -> None:
 
 
 def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
-    """Return the training of a resumed run with its stored choices; only the number of processes may differ.
+    """Return the training of a resumed run with its stored choices; only machine and number of processes may differ.
 
     The sequences of a step, their order and the microbatch do not change. Another number of processes divides them
     differently, so the result is the same up to the order of summation.
@@ -80,12 +82,19 @@ def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
     world = training.world
     decisions = without_changes_after(training.decisions, progress.step)
     current = current_change(decisions, progress.step)
+    reasons: list[str] = []
+    changed: dict[str, Any] = {}
     if current.world_size != world.size:
         fewest = min(training.rows_of_step(START, 0.0), *(phase.batch for phase in training.phases))
         _check_batch(fewest, world)
         say(f"Resuming with {world.size} processes instead of {current.world_size}; the batch stays the same.")
-        why = f"resumed on {world.size} instead of {current.world_size} processes"
-        decisions = with_change(decisions, progress.step, why, world_size=world.size, threads=torch.get_num_threads())
+        reasons.append(f"resumed on {world.size} instead of {current.world_size} processes")
+        changed.update(world_size=world.size, threads=torch.get_num_threads())
+    if world.is_first and (machine := _other_machine(training, current, run)):
+        reasons.append(f"resumed on another machine: {machine}")
+        changed.update(machine=machine)
+    if reasons:
+        decisions = with_change(decisions, progress.step, "; ".join(reasons), **changed)
         current = current_change(decisions, progress.step)
     torch.set_num_threads(current.threads)
     if decisions != training.decisions and world.is_first:
@@ -97,6 +106,13 @@ def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
         if world.is_first:
             write_json(run.decisions, decisions)
     return replace(training, decisions=decisions)
+
+
+def _other_machine(training: Training, current: Change, run: RunFolder) -> str:
+    """Return this machine's processor or accelerator if it is not that of the steps so far; empty otherwise."""
+    now = probe.describe(training.device, 0.0).device
+    started = read_json(run.environment, Environment).device if run.environment.exists() else now
+    return now if now != (current.machine or started) else ""
 
 
 def _check_batch(rows: int, world: World) -> None:

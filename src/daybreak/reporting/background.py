@@ -12,6 +12,7 @@ from daybreak.core.serialization import flat, to_dict
 from daybreak.reporting.blocks import Block, card, code, facts, fold, grid, heading, note, run_name, section, table
 from daybreak.reporting.compute import training_flops
 from daybreak.reporting.runs import RunRecords
+from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions, Environment, Manifest, Parity
 
 SOURCES_SHOWN = 12
@@ -29,7 +30,7 @@ def _cards(run: RunRecords) -> Block | None:
     parity = run.summary.parity if run.summary else None
     return grid(
         card("Exported model", *_parity(parity)) if parity else None,
-        card("Machine", _environment(run.environment)) if run.environment else None,
+        card("Machine", _environment(run.environment, run.changes)) if run.environment else None,
         card("Measured settings", _decisions(run.decisions)) if run.decisions else None,
         card("Text", text_facts(run.manifest)) if run.manifest else None,
         card("Run", _run(run)),
@@ -77,11 +78,13 @@ def _parity(parity: Parity) -> list[Block]:
     ]
 
 
-def _environment(environment: Environment) -> Block:
+def _environment(environment: Environment, changes: Sequence[Change]) -> Block:
+    later = dict.fromkeys(change.machine for change in changes if change.machine)
     return facts(
         {
             "Started": datetime.fromtimestamp(environment.started, UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "Device": environment.device,
+            "Later devices": ", ".join(later) or None,
             "Cores": environment.cores,
             "Memory": f"{environment.memory_gib:.1f} GiB",
             "Platform": environment.platform,

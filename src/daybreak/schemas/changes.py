@@ -29,6 +29,8 @@ class Change:
     """Whether the blocks run through torch.compile."""
     skip_to: int | None = None
     """Sequence at which reading continues at ``step`` if sequences were skipped; None otherwise."""
+    machine: str | None = None
+    """Processor or accelerator, if it is no longer that of environment.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
