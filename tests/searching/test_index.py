@@ -174,6 +174,18 @@ def test_data_elsewhere_are_remembered(finished: Path, data: Path, tmp_path: Pat
     assert open_index(run).source.data == data
 
 
+def test_data_that_moved_are_named_once(finished: Path, data: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    index = open_index(run, data=shutil.copytree(data, tmp_path / "old"))
+    (tmp_path / "old").rename(tmp_path / "new")
+    with pytest.raises(UserError, match=r"The prepared data of .* are not in .*old'\. Name their folder with --data\."):
+        open_index(run)
+    made = (run / "search" / "vectors.npy").stat().st_mtime_ns
+    again = open_index(run, data=tmp_path / "new")
+    assert again.state.passages == index.state.passages and open_index(run).source.data == tmp_path / "new"
+    assert (run / "search" / "vectors.npy").stat().st_mtime_ns == made
+
+
 def test_an_index_of_its_own_keeps_its_data(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run has its own data inside, which --index without --data must not take instead."""
     from daybreak.commands.prepare import prepare

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, WriteFailed
 from daybreak.core.extras import install_hint
 from daybreak.core.files import make_folder, read_json, replace_folder, reserve, write_json
 from daybreak.core.locks import PATIENCE, alone_in
@@ -96,6 +96,10 @@ def open_index(
         with alone_in(folder, PATIENCE):
             state = _complete(folder, source, _in_run(run, source.data), rebuild)
     assert state is not None
+    if state.data_folder != (place := _in_run(run, source.data)):  # the same data, which moved
+        state = replace(state, data_folder=place)
+        with contextlib.suppress(WriteFailed):
+            write_json(folder / STATE, state)
     return _opened(folder, state, source, words)
 
 
