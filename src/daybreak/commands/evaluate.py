@@ -25,7 +25,7 @@ from daybreak.evaluation.glue_server.submission import (
     check_submission,
     write_submission,
 )
-from daybreak.schemas.tasks import FinetuningRun, TaskResult
+from daybreak.schemas.tasks import DEFAULT_PROTOCOL, FinetuningRun, TaskResult
 
 if TYPE_CHECKING:
     from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
@@ -45,7 +45,7 @@ class EvaluateOptions(TaskDirOptions):
     """Hugging Face folder or run folder."""
     tasks: CommaSeparated
     """Names such as cola, glue, glue5, bc5cdr or sci-cite, or paths of .toml files."""
-    protocol: str = "quick"
+    protocol: str = DEFAULT_PROTOCOL
     """Fine-tuning protocol: quick, small, distilled, cramming, electra, transfer, bert, bert-8gb or
     scibert."""
     epochs: int | None = None
@@ -100,7 +100,7 @@ def evaluate(
     tasks: Sequence[Path | str] | Path | str,
     *,
     task_dir: Path | str | None = None,
-    protocol: str = "quick",
+    protocol: str = DEFAULT_PROTOCOL,
     epochs: int | None = None,
     rate: float | None = None,
     rows: int | None = None,

@@ -22,6 +22,7 @@ from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import study_text
 from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
+from daybreak.schemas.tasks import DEFAULT_PROTOCOL
 from daybreak.studies.cell_runner import Cell, StudyFolder, held
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class StudyOptions(ComparisonOptions, TaskDirOptions):
     """Folder made by daybreak prepare, the same for all variants."""
     tasks: CommaSeparated = ()
     """Tasks of daybreak evaluate to fine-tune each model on: cola,rte. They can be added to a finished study."""
-    protocol: str = "quick"
+    protocol: str = DEFAULT_PROTOCOL
     """Fine-tuning protocol: quick, small, distilled, cramming, electra, transfer, bert, bert-8gb or
     scibert."""
     task_seeds: int | None = None
@@ -106,7 +107,7 @@ def study(
     question: str = "",
     tasks: Sequence[str] = (),
     task_dir: Path | str | None = None,
-    protocol: str = "quick",
+    protocol: str = DEFAULT_PROTOCOL,
     task_seeds: int | None = None,
 ) -> Study:
     """Pretrain every variant with every seed, alternating between variants, and compare each pair.

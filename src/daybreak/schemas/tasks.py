@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+DEFAULT_PROTOCOL = "quick"
+"""Fine-tuning protocol of ``daybreak evaluate`` and ``study`` unless another one is named."""
 CLAIM_SEEDS = 3
 """Smallest number of seeds for a claim (RULES.md)."""
 

@@ -27,11 +27,9 @@ from daybreak.evaluation.model_source import find_tasks
 from daybreak.evaluation.protocols.known_protocols import find_protocol
 from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.schemas.studies import StudyCell, StudyTasks, TaskScore
+from daybreak.schemas.tasks import DEFAULT_PROTOCOL
 from daybreak.studies.cell_runner import Cell, StudyFolder, check_ended, run_child
 from daybreak.training.signals import Signals
-
-PROTOCOL = "quick"
-"""Default of ``--protocol``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,7 @@ def choose_tasks(
         None if ``names`` is empty.
     """
     if not names:
-        if task_dir or seeds is not None or protocol != PROTOCOL:
+        if task_dir or seeds is not None or protocol != DEFAULT_PROTOCOL:
             raise UserError("No task was named.", "Name some with --tasks, such as --tasks stsb,sst2.")
         return None
     chosen = find_protocol(protocol)
