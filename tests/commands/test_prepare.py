@@ -193,6 +193,13 @@ def test_a_folder_that_cannot_be_used_is_left_alone(corpus: Path, tmp_path: Path
     assert (tmp_path / "mine/thesis.doc").read_text() == "years of work"
 
 
+def test_an_output_folder_whose_name_is_not_utf8_is_refused(corpus: Path, tmp_path: Path) -> None:
+    out = Path(os.fsdecode(os.fsencode(tmp_path / "caf") + b"\xe9"))
+    with pytest.raises(UserError, match=r"caf\udce9' is not UTF-8\. Choose another folder"):
+        prepare([corpus], out, tokenizer=SMALL)
+    assert list(tmp_path.iterdir()) == [corpus]
+
+
 def test_an_empty_folder_is_filled(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)

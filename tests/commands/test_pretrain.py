@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from small_models import small_recipe
 
 from daybreak.commands import pretrain
 from daybreak.commands.prepare import prepare
+from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.locks import alone_in
 from daybreak.core.run_folder import RunFolder
@@ -390,6 +392,13 @@ def test_folders_that_cannot_be_used_are_refused(
             *plain, "--data", data, "--out", tmp_path / "run", flag, value
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_whose_name_is_not_utf8_is_refused_before_it_exists(data: Path, tmp_path: Path) -> None:
+    run = os.fsdecode(bytes(tmp_path) + b"/caf\xe9")
+    with pytest.raises(UserError, match="is not UTF-8"):
+        pretrain.pretrain(small_recipe(budget="40steps"), data=data, out=run)
+    assert not Path(run).exists()
 
 
 def test_damaged_data_is_refused_by_the_name_of_the_file(

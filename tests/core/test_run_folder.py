@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def test_a_run_and_its_beginnings_are_deleted(names: tuple[str, ...], tmp_path: 
     assert not (tmp_path / "run").exists()
     made(tmp_path / "run").delete()  # nothing is there
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_deleted_for_a_new_one_that_its_name_forbids(tmp_path: Path) -> None:
+    run = made(Path(os.fsdecode(os.fsencode(tmp_path / "caf") + b"\xe9")), "recipe.json")
+    with pytest.raises(UserError, match="is not UTF-8"):
+        run.delete()
+    assert run.recipe.exists()
 
 
 def test_a_run_that_another_process_trains_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

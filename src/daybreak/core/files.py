@@ -55,6 +55,15 @@ def refuse_link_out(folder: Path, path: Path) -> None:
         )
 
 
+def refuse_not_utf8(folder: Path) -> None:
+    """Check that the path of an output folder is UTF-8: tokenizers and safetensors open no other files."""
+    path = os.path.realpath(folder)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"The path '{path}' is not UTF-8.", "Choose another folder with --out.") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` atomically: readers see the old file or the new one, never a part.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import FINDER
+from daybreak.core.files import FINDER, refuse_not_utf8
 from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.schemas.corpus import CORPUS_FILE
 
@@ -82,6 +82,7 @@ class RunFolder:
         Args:
             needed: files and folders that the next run needs.
         """
+        refuse_not_utf8(self.path)  # the next run would be refused after this one is gone
         for path in needed:
             if path.resolve().is_relative_to(self.path.resolve()):
                 raise UserError(

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 import torch
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json, write_json
+from daybreak.core.files import read_json, refuse_not_utf8, write_json
 from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.shards import Shards
@@ -31,6 +31,7 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
 def check_recipe(run: RunFolder, recipe: Recipe) -> None:
     """Raise UserError if the folder is none of a run, or belongs to another recipe or another budget."""
     if not run.recipe.exists():
+        refuse_not_utf8(run.path)
         if run.strange() or _has_steps(run):
             raise UserError(f"'{run.path}' holds other files and is not a run folder.", "Choose another --out.")
         return

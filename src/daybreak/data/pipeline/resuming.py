@@ -11,7 +11,7 @@ from pathlib import Path
 
 from daybreak import __version__
 from daybreak.core.errors import ReadFailed, UserError, WriteFailed, reason
-from daybreak.core.files import is_empty, make_folder, read_json
+from daybreak.core.files import is_empty, make_folder, read_json, refuse_not_utf8
 from daybreak.core.locks import locked
 from daybreak.core.process import is_alive
 from daybreak.core.serialization import fingerprint
@@ -89,8 +89,9 @@ def final_place(out: Path) -> Iterator[Path]:
     """Yield the resolved path of ``out``, whose parent folder is created; remove the created folders if left empty.
 
     Raises:
-        UserError: it is a mount point, which a finished folder cannot replace.
+        UserError: its path is not UTF-8, or it is a mount point, which a finished folder cannot replace.
     """
+    refuse_not_utf8(out)
     final = Path(os.path.realpath(out))
     if os.path.ismount(final):
         raise UserError(f"'{out}' is a mount point, which cannot be replaced.", "Name a folder in it with --out.")
