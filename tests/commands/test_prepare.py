@@ -165,15 +165,61 @@ def test_a_complete_folder_of_the_same_origin_is_kept(
     assert capsys.readouterr().out.count("\n") == 1
     with pytest.raises(UserError, match=r"from other text or with other settings. Choose another folder"):
         prepare([corpus], data, tokenizer=WordPiece(vocabulary=601))
-    os.utime(corpus, ns=(1, 1))
-    with pytest.raises(UserError, match="from other text or with other settings"):
-        prepare([corpus], data, tokenizer=SMALL)
     assert open_shards(data).manifest == first
+
+
+def test_text_that_was_copied_or_moved_is_known_by_its_content(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, moved = tmp_path / "data", tmp_path / "elsewhere" / "text.jsonl"
+    first = prepare([corpus], data, tokenizer=SMALL)
+    moved.parent.mkdir()
+    corpus.rename(moved)
+    os.utime(moved, ns=(1, 1))
+    capsys.readouterr()
+    assert prepare([moved], data, tokenizer=SMALL) == first == open_shards(data).manifest
+    assert "its content is the same" in capsys.readouterr().out
+    other = "from other text or with other settings"
+    with pytest.raises(UserError, match=other):
+        prepare([moved], data, tokenizer=SMALL, chunk_characters=90)
+    text = moved.read_text()
+    moved.write_text(text.replace("valley", "meadow"))
+    with pytest.raises(UserError, match=other):
+        prepare([moved], data, tokenizer=SMALL)
+    moved.write_text(text)
+    earlier_version = json.loads((data / "manifest.json").read_text())
+    del earlier_version["settings_fingerprint"], earlier_version["content_fingerprint"]
+    (data / "manifest.json").write_text(json.dumps(earlier_version))
+    with pytest.raises(UserError, match=other):
+        prepare([moved], data, tokenizer=SMALL)
+
+
+def test_files_in_another_order_are_other_text(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name, word in (("a", "stone"), ("b", "river")):
+        lines = [f"The {word} of number {number} sings." for number in range(100, 200)]
+        (texts / f"{name}.txt").write_text("\n".join(lines))
+    prepare([texts], tmp_path / "data", tokenizer=SMALL, document="line")
+    (texts / "a.txt").rename(texts / "c.txt")
+    with pytest.raises(UserError, match="from other text"):
+        prepare([texts], tmp_path / "data", tokenizer=SMALL, document="line")
+
+
+def test_a_language_model_that_was_downloaded_again_is_the_same(tmp_path: Path) -> None:
+    model = tmp_path / "lid.bin"
+    model.write_text("weights")
+    given = Preprocessing(language_model=str(model), languages=("en",))
+    before, content = given.identity(()), given.identity((), by_content=True)
+    os.utime(model, ns=(1, 1))
+    assert given.identity(()) != before and given.identity((), by_content=True) == content
+    model.write_text("WEIGHTS")
+    assert given.identity((), by_content=True) != content
 
 
 def test_a_folder_that_macos_shows_as_empty_is_used(tmp_path: Path) -> None:
     (tmp_path / ".DS_Store").touch()
-    assert earlier(tmp_path, "of this text") is None
+    assert earlier(tmp_path, "of this text", str, []) is None
 
 
 @pytest.mark.parametrize(

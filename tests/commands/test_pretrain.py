@@ -69,6 +69,7 @@ def test_a_run_leaves_its_records(finished: Path, data: Path) -> None:
     assert account.tokens == len(open_shards(data).train) + len(open_shards(data).heldout)
     assert not any("/" in source.path for source in account.sources)
     assert own.tokenizer == theirs.tokenizer and own.train.token_files[0].hashes == []
+    assert theirs.content_fingerprint and not own.content_fingerprint and not own.settings_fingerprint
     summary = read_json(run.summary, Summary)
     assert (summary.steps, summary.tokens, summary.resumes) == (40, 40 * 8 * 32, 0)
     assert summary.validation.final and summary.validation.loss < summary.validation.unigram_loss + 0.5

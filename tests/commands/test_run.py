@@ -199,13 +199,37 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
 
 
 @pytest.mark.usefixtures("on_the_cpu", "ungated")
-def test_a_run_whose_text_was_moved_ends_as_its_refusal_says(
-    finished: Path, corpus: Path, data: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path
+def test_a_run_whose_text_was_moved_is_evaluated(
+    finished: Path,
+    corpus: Path,
+    data: Path,
+    shape: list[str],
+    task: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("daybreak.commands.evaluate.evaluate", lambda model, tasks, **_: asked.append((model, tasks)))
     out, moved = Path(shutil.copytree(finished, tmp_path / "run")), Path(shutil.copy(corpus, tmp_path / corpus.name))
     shutil.copytree(data, out / "data")
+    summary = read_json(out / "summary.json")
+    words = ["run", "tiny", "--corpus", moved, "--budget", "40steps", "--out", out, "--tasks", task, *shape]
+    assert exit_code(*words) == 0
+    said = capsys.readouterr().out
+    assert "its content is the same" in said and "is finished" in said and asked == [(out, (str(task),))] * 2
+    assert read_json(out / "summary.json") == summary and (out / "report.html").exists()
+
+
+@pytest.mark.usefixtures("on_the_cpu", "ungated")
+def test_a_run_whose_text_was_changed_ends_as_its_refusal_says(
+    finished: Path, corpus: Path, data: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    out, changed = Path(shutil.copytree(finished, tmp_path / "run")), Path(shutil.copy(corpus, tmp_path / corpus.name))
+    changed.write_text(changed.read_text().replace("bridge", "castle"))
+    shutil.copytree(data, out / "data")
     (out / "summary.json").unlink()
-    said = refused("run", "tiny", "--corpus", moved, "--budget", "40steps", "--out", out, *shape)
+    said = refused("run", "tiny", "--corpus", changed, "--budget", "40steps", "--out", out, *shape)
     assert "daybreak run --overwrite deletes the run as well" in said
     assert "daybreak pretrain RUN --data RUN/data --out RUN" in said
     assert exit_code("pretrain", out, "--data", out / "data", "--out", out) == 0

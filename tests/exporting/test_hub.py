@@ -260,8 +260,10 @@ def test_data_goes_up_only_on_request(hub: Hub, data: Path, tmp_path: Path) -> N
     ours, theirs = open_shards(data), open_shards(there)
     assert (ours.heldout.read(0, 500) == theirs.heldout.read(0, 500)).all()
     assert theirs.manifest.train == ours.manifest.train and (there / "tokenizer/vocab.txt").exists()
-    source = read_json(data / "manifest.json", Manifest).sources[0].path
-    assert str(Path(source).parent) not in (there / "manifest.json").read_text()
+    manifest, published = read_json(data / "manifest.json", Manifest), (there / "manifest.json").read_text()
+    assert str(Path(manifest.sources[0].path).parent) not in published
+    for private in (manifest.inputs_fingerprint, manifest.settings_fingerprint, manifest.content_fingerprint):
+        assert private and private not in published
 
 
 def test_a_public_repository_is_not_pushed_to_privately(hub: Hub, model: Path) -> None:

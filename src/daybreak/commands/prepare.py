@@ -41,7 +41,7 @@ from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
 from daybreak.data.pipeline.workers import over_parts, released
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import ByteCounter, addresses, find_files, spool_stdin
+from daybreak.data.readers.inputs import ByteCounter, InputFile, addresses, find_files, spool_stdin
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import (
     TokenizerConfig,
@@ -174,7 +174,7 @@ def prepare(
     preprocessing: Preprocessing = AS_IT_IS,
     workers: int | Cluster = 0,
 ) -> Manifest:
-    """Make the data folder ``out`` from text, unless it was made from the same files and settings before.
+    """Make the data folder ``out`` from text, unless it was made from the same text and settings before.
 
     The keywords are the options of ``daybreak prepare``.
 
@@ -199,23 +199,29 @@ def prepare(
         files = find_files(given, stdin)
         preprocessing.check_sources(given, {file.given for file in files})
         rule = choose_rule(files, document)
-        identity = resuming.identity_of(
-            files,
-            given,
+        settings = dict(
             tokenizer=tokenizer.identity(),
             document=document,
             text_field=text_field,
             split_sentences=split_sentences,
             chunk_characters=chunk_characters,
             compare=tokenizer_fingerprint(Path(compare)) if compare else "",
-            preprocessing=preprocessing.identity(steps),
         )
-        if (manifest := resuming.earlier(Path(out), identity)) is not None:
+        identity = resuming.identity_of(files, given, preprocessing=preprocessing.identity(steps), **settings)
+
+        def by_content() -> str:
+            how = preprocessing.identity(steps, by_content=True)
+            return resuming.settings_of(files, given, preprocessing=how, **settings)
+
+        if (manifest := resuming.earlier(Path(out), identity, by_content, files)) is not None:
             say(f"Data: {out} is ready ({_figures(manifest)}).")
             return manifest
         parts = bundled(files, rule, together=not preprocessing.mixes)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters)
-        job = Job(corpus, preprocessing, steps, given, tokenizer, identity, compare, workers or usable_cores())
+        job = Job(
+            corpus, preprocessing, steps, files, given, tokenizer, identity, by_content, compare,
+            workers or usable_cores(),
+        )  # fmt: skip
         manifest = _make_at(final, job, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
     if manifest.heldout.documents < FEW_HELDOUT:
@@ -235,9 +241,12 @@ class Job:
     preprocessing: Preprocessing
     steps: tuple[Filter, ...]
     """The steps of the preprocessing."""
+    files: list[InputFile]
     inputs: list[str]
     tokenizer: TokenizerConfig
     identity: str
+    by_content: Callable[[], str]
+    """Returns ``resuming.settings_of`` the files."""
     compare: str
     workers: int | Cluster
 
@@ -286,11 +295,13 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     encoded = work / "encoded"
     deque(_over_parts(job, "Encoding", partial(encoding.encode_part, settings, encoded), encoded), maxlen=0)
     data = work / "data"
+    content = resuming.content_of(job.files)  # before write_shards refuses files that changed
     manifest, density = encoding.write_shards(
         settings, encoded, data, job.tokenizer,
         sources=[Source(path=one.path, documents=one.documents, characters=one.characters) for one in report.sources],
         duplicates=found.splits.duplicates, skipped=found.skips.counts, characters=found.characters,
-        seconds=0.0, inputs_fingerprint=job.identity, overlap=shared,
+        seconds=0.0, inputs_fingerprint=job.identity, settings_fingerprint=job.by_content(),
+        content_fingerprint=content, overlap=shared,
     )  # fmt: skip
     if not manifest.train.tokens:
         raise UserError("No training text is left.", "Raise --epochs or --weights of an input that contains text.")

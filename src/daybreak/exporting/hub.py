@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -184,9 +185,10 @@ def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
         blocks += [*split.token_files, split.document_ends, *([split.sentence_ends] if split.sentence_ends else [])]
     needed = [name for name in FILES if name == "tokenizer.json" or (folder / "tokenizer" / name).is_file()]
     _stage(folder, staged, [*(f"tokenizer/{name}" for name in needed), *(block.name for block in blocks)])
+    # One fingerprint depends on local paths and times, and the others would tell who has the same text.
+    manifest = replace(manifest, inputs_fingerprint="", settings_fingerprint="", content_fingerprint="")
     plain = to_dict(manifest)
-    # The fingerprint depends on local paths and times.
-    write_json(staged / "manifest.json", {**plain, "sources": bare(plain["sources"]), "inputs_fingerprint": ""})
+    write_json(staged / "manifest.json", {**plain, "sources": bare(plain["sources"])})
     write_text(staged / "README.md", DATA_CARD.format(documents=manifest.train.documents + manifest.heldout.documents))
 
 

@@ -141,7 +141,7 @@ def _without_places(corpus: CorpusReport) -> CorpusReport:
 
 
 def _for_readers(manifest: Manifest) -> Manifest:
-    """The manifest without the hashes of tokens and sentences, and with file names instead of paths.
+    """The manifest without the hashes of text, tokens and sentences, and with file names instead of paths.
 
     The hashes of ``_telling`` are few, and a resume compares them.
     """
@@ -154,5 +154,7 @@ def _for_readers(manifest: Manifest) -> Manifest:
         manifest,
         train=bare(manifest.train),
         heldout=bare(manifest.heldout),
+        settings_fingerprint="",
+        content_fingerprint="",
         sources=[replace(source, path=PurePath(source.path).name) for source in manifest.sources],
     )

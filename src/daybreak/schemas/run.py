@@ -91,6 +91,10 @@ class Manifest:
     seconds: float
     inputs_fingerprint: str = ""
     """Identifies the input files (path, size, modification time) and the settings."""
+    settings_fingerprint: str = ""
+    """Identifies the settings, and the order, forms and sizes of the input files, without their paths and times."""
+    content_fingerprint: str = ""
+    """Identifies the bytes of the local input files; empty, as the one above, in folders of earlier versions."""
     special: SpecialIds = SpecialIds()
     overlap: float | None = None
     """Fraction of this vocabulary's tokens that the compared tokenizer has as well; None without a comparison."""

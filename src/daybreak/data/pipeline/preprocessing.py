@@ -95,14 +95,18 @@ class Preprocessing:
         evaluation = [EvaluationText(paths=self.evaluation)] if self.evaluation else []
         return (*document_filters, *own, *evaluation, *corpus_filters)
 
-    def identity(self, filters: Sequence[Filter]) -> Any:
-        """Return a plain value that identifies this preprocessing and ``all_filters``, with the files that it names."""
+    def identity(self, filters: Sequence[Filter], *, by_content: bool = False) -> Any:
+        """Return a plain value that identifies this preprocessing and ``all_filters``, with the files that it names.
+
+        Args:
+            by_content: read all of the language model, which is else identified by its path, size and time of change.
+        """
         beside: list[Any] = []
         try:
-            for path in self.evaluation:
+            for path in (*self.evaluation, *([self.language_model] if self.language_model and by_content else [])):
                 with Path(os.path.expanduser(path)).open("rb") as file:
                     beside.append(hashlib.file_digest(file, "blake2b").hexdigest())
-            if self.language_model:  # may be gigabytes
+            if self.language_model and not by_content:  # may be gigabytes
                 model = Path(os.path.expanduser(self.language_model)).resolve()
                 beside.append([str(model), model.stat().st_size, model.stat().st_mtime_ns])
         except OSError as error:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from daybreak import __version__
 from daybreak.core.errors import ReadFailed, UserError, WriteFailed, reason
 from daybreak.core.files import is_empty, make_folder, read_json, refuse_not_utf8
 from daybreak.core.locks import locked
-from daybreak.core.process import is_alive
+from daybreak.core.process import is_alive, usable_cores
 from daybreak.core.serialization import fingerprint
-from daybreak.core.terminal import say
+from daybreak.core.terminal import say, working_through
 from daybreak.data.pipeline.corpus import PART_BYTES
 from daybreak.data.pipeline.workers import WorkerLost
 from daybreak.data.readers import hub
-from daybreak.data.readers.inputs import DATA_SET, InputFile
+from daybreak.data.readers.inputs import DATA_SET, ByteCounter, InputFile, open_file
 from daybreak.data.sequences.shards import open_shards
 from daybreak.schemas.run import SHARD_FORMAT, Manifest
 
@@ -59,8 +62,12 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def earlier(out: Path, identity: str) -> Manifest | None:
+def earlier(out: Path, identity: str, settings: Callable[[], str], files: Sequence[InputFile]) -> Manifest | None:
     """Return the manifest of a complete ``out`` of the same text and settings; None if there is none.
+
+    Args:
+        identity: ``identity_of`` the files.
+        settings: returns ``settings_of`` them; called only if ``identity`` differs, as after a copy of the text.
 
     Raises:
         UserError: ``out`` contains other files, or data of other text or settings.
@@ -75,12 +82,16 @@ def earlier(out: Path, identity: str) -> Manifest | None:
     except OSError as error:  # no permission, or a name that is too long
         raise UserError(f"'{out}' cannot be read: {reason(error)}.", "Choose another folder with --out.") from None
     found = read_json(out / "manifest.json")
-    if not isinstance(found, dict) or found.get("inputs_fingerprint") != identity:
-        raise UserError(
-            f"'{out}' was prepared from other text or with other settings.",
-            "Choose another folder with --out, or delete it; daybreak run --overwrite deletes the run as well. A run "
-            "whose text was moved continues with daybreak pretrain RUN --data RUN/data --out RUN.",
-        )
+    known = found if isinstance(found, dict) else {}
+    if known.get("inputs_fingerprint") != identity:
+        content = known.get("content_fingerprint")  # of a folder of this version
+        if not content or known.get("settings_fingerprint") != settings() or content != content_of(files):
+            raise UserError(
+                f"'{out}' was prepared from other text or with other settings.",
+                "Choose another folder with --out, or delete it; daybreak run --overwrite deletes the run as well. A "
+                "run whose text was moved continues with daybreak pretrain RUN --data RUN/data --out RUN.",
+            )
+        say(f"The text of '{out}' was moved or written again, but its content is the same.")
     return open_shards(out).manifest
 
 
@@ -137,7 +148,7 @@ def part_folder(folder: Path, number: int) -> Path:
 
 def identity_of(files: list[InputFile], given: list[str], **settings: object) -> str:
     """Return a fingerprint of the state of the files, the input of each, and the settings."""
-    places = {one: place for place, one in reversed(list(enumerate(given)))}
+    places = _places(given)
     read = [
         [
             places[file.given],
@@ -149,6 +160,42 @@ def identity_of(files: list[InputFile], given: list[str], **settings: object) ->
         for file in files
     ]
     return fingerprint({"format": SHARD_FORMAT, "files": read, **settings})
+
+
+def _places(given: list[str]) -> dict[str, int]:
+    """Return the number of each input, that of the first one if it was given several times."""
+    return {one: place for place, one in reversed(list(enumerate(given)))}
+
+
+def settings_of(files: Sequence[InputFile], given: list[str], **settings: object) -> str:
+    """Return a fingerprint of the settings, and of all that the data depend on of the files but their content.
+
+    Data sets and standard input have no other content than what identifies them here.
+    """
+    places = _places(given)
+    read = [
+        [places[file.given], file.form, file.compression, file.bytes]
+        + ([] if _is_local(file) else [file.given, file.modified, file.revision])
+        for file in files
+    ]
+    return fingerprint({"format": SHARD_FORMAT, "files": read, **settings})
+
+
+def content_of(files: Sequence[InputFile]) -> str:
+    """Return a digest of the bytes of the local files, in order."""
+    local, meter = [file for file in files if _is_local(file)], ByteCounter()
+
+    def digest(file: InputFile) -> bytes:
+        with open_file(replace(file, compression=""), meter) as stream:
+            return hashlib.file_digest(stream, "blake2b").digest()
+
+    total = sum(file.bytes for file in local)
+    with working_through("Hashing", total, lambda: meter.bytes), ThreadPool(usable_cores()) as pool:
+        return hashlib.blake2b(b"".join(pool.imap(digest, local)), digest_size=16).hexdigest()
+
+
+def _is_local(file: InputFile) -> bool:
+    return file.form != DATA_SET and not file.revision
 
 
 def refuse_changed(files: Iterable[InputFile]) -> None:
