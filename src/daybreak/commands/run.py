@@ -80,7 +80,8 @@ class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions)
     """Files, folders or globs of text, hf://owner/name, or wikipedia, c4 or pile-subset; see daybreak prepare. Defaults
     to the docstrings of the packages installed on this machine."""
     general: tuple[str, ...] = ()
-    """With --init: general text, to measure how much of it the model forgets."""
+    """With --init: general text, to measure how much of it the model forgets. It is read with --document auto and
+    without filters, because it need not look like the corpus."""
     tasks: CommaSeparated = ()
     """Tasks to fine-tune on after pretraining: cola,rte,glue5,my_task.toml. With --task-dir, defaults to the recipe's
     tasks whose files are in that folder."""
