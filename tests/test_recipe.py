@@ -22,16 +22,19 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.tokenizers.tokenizer import WordPiece
+from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.models.modern import ModernEncoder
 from daybreak.pretraining.flops import meta_model, vocabulary_of
 from daybreak.recipe import (
     SIZES,
+    Origin,
     Recipe,
     first_difference,
     load_recipe,
     recipe_names,
     resolved,
     shipped_recipe,
+    with_whole_paths,
 )
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.optim.optimizers import AdamW
@@ -232,6 +235,28 @@ def test_the_fingerprint_knows_every_value() -> None:
     assert resolved(recipe)["fingerprint"] != resolved(other)["fingerprint"]
     assert first_difference(recipe, other) == "optimizer.epsilon"
     assert first_difference(recipe, dataclasses.replace(recipe, budget="4m")) == "budget"
+
+
+def test_a_folder_to_start_from_is_the_same_under_each_of_its_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier commits kept the path as it was typed; a run may have been moved with its model."""
+    (tmp_path / "models" / "x").mkdir(parents=True)
+    (tmp_path / "other" / "x").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+    def begun(folder: str) -> Recipe:
+        return dataclasses.replace(load_recipe("tiny"), origin=Origin(init=folder), tokenizer=Existing(folder=folder))
+
+    whole, relative = begun(str(tmp_path / "models" / "x")), begun("models/x")
+    assert with_whole_paths(relative) == whole == with_whole_paths(whole)
+    assert with_whole_paths(begun("org/name")) == begun("org/name")
+    for before in (whole, relative, begun("/gone/x")):
+        assert first_difference(before, relative) is None and first_difference(before, whole) is None
+    for before in (begun("other/x"), begun("/gone/y"), begun("")):
+        assert first_difference(before, relative) == "tokenizer.folder"
+    named = dataclasses.replace(relative, origin=Origin(init="other/x"))
+    assert first_difference(named, relative) == "origin.init"
 
 
 def damaged(tmp_path: Path, change: dict[str, Any]) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -47,6 +47,8 @@ LADDER = "ladder"
 SIZES = ("tiny", "mini", "small", "base", "large")
 RATE_RULES = ("none", "linear", "sqrt")
 COMPILE = ("auto", "on", "off")
+FOLDERS = ("origin.init", "origin.branch", "tokenizer.folder")
+"""Fields with the path of a folder that a run starts from."""
 MOST_SEED = 9 * 10**12
 """Largest seed for which seed * 1_000_003 + position fits torch's range."""
 MOST_BATCH = 1 << 20
@@ -392,10 +394,39 @@ def _own_kinds(value: Any) -> Iterator[str]:
         yield from _own_kinds(child)
 
 
-def first_difference(left: Recipe, right: Recipe) -> str | None:
-    """The dotted name of the first field in which two recipes differ, or None."""
-    ours, theirs = dict(flat(to_dict(left))), dict(flat(to_dict(right)))
-    return next((name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)), None)
+def with_whole_paths(recipe: Recipe) -> Recipe:
+    """Return the recipe with the resolved paths of the folders that it starts from, as a run keeps it.
+
+    A name that is no folder here, such as one of the Hugging Face hub, stays.
+    """
+
+    def whole(name: str) -> str:
+        return str(Path(name).resolve()) if name and Path(name).is_dir() else name
+
+    origin, tokenizer = recipe.origin, recipe.tokenizer
+    if isinstance(tokenizer, _tokenizer_import.Existing):
+        tokenizer = replace(tokenizer, folder=whole(tokenizer.folder))
+    origin = replace(origin, init=whole(origin.init), branch=whole(origin.branch))
+    return replace(recipe, origin=origin, tokenizer=tokenizer)
+
+
+def first_difference(before: Recipe, now: Recipe) -> str | None:
+    """The dotted name of the first field in which the recipe of a run and that of a command differ, or None.
+
+    A folder that both start from counts as equal under any of its paths, and if it was moved under its name, as with
+    the run to another machine.
+    """
+
+    def differ(name: str) -> bool:
+        old, new = ours.get(name), theirs.get(name)
+        if old == new or name not in FOLDERS or not (old and new):
+            return bool(old != new)
+        place, target = Path(old), Path(new)
+        moved = place.is_absolute() and not place.exists() and place.name == target.name
+        return not moved and place.resolve() != target.resolve()
+
+    ours, theirs = dict(flat(to_dict(before))), dict(flat(to_dict(now)))
+    return next(filter(differ, {**ours, **theirs}), None)
 
 
 def _from_json(path: Path) -> Recipe:

@@ -97,6 +97,14 @@ def test_runs_from_different_starts_are_not_compared() -> None:
         settled([Variant(name="a", recipe=SMALL), Variant(name="b", recipe=begun)], "3m", 1, 1)
 
 
+def test_two_paths_of_one_folder_are_one_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe of a run has the whole path of its model, and a flag may have another."""
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    begun = [replace(SMALL, origin=Origin(init=path)) for path in ("model", str(tmp_path / "model"))]
+    settled([Variant(name=f"v{number}", recipe=recipe) for number, recipe in enumerate(begun)], "3m", 1, 1)
+
+
 def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = read_variant("high=mini --optimizer.lr 2e-3 --batch 8", tmp_path)
     mini = load_recipe("mini")

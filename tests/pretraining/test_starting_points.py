@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -234,11 +235,21 @@ def test_a_continued_run_that_was_stopped_ends_like_one_that_was_not(
 
 
 @pytest.mark.usefixtures("ungated")
-def test_verify_starts_from_the_same_model(
-    parents: dict[str, Path], theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_resume_and_verify_find_the_same_model_from_another_folder(
+    parents: dict[str, Path],
+    theirs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run = tmp_path / "run"
-    command("pretrain", "daybreak-tiny", "--init", parents["modernbert"], "--data", theirs, "--out", run, *SMALL)
+    run, parent = tmp_path / "run", parents["modernbert"]
+    words = ["pretrain", "daybreak-tiny", "--data", theirs, "--out", run, *SMALL]
+    monkeypatch.chdir(parent.parent)
+    with stopped_at(10):
+        assert exit_code(*words, "--init", parent.name) == 143
+    assert load_recipe(run).origin.init == str(parent)
+    monkeypatch.chdir(tmp_path)
+    command(*words, "--init", os.path.relpath(parent))
     command("verify", run, "--data", theirs)
     said = capsys.readouterr().out
     assert "the exported model: equal, 30 of 30 steps." in said and "are equal bit for bit" in said

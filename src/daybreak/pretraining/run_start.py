@@ -13,7 +13,7 @@ from daybreak.core.files import read_json, refuse_not_utf8, write_json
 from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.shards import Shards
-from daybreak.recipe import Recipe, first_difference, load_recipe, of_a_paper, resolved
+from daybreak.recipe import Recipe, first_difference, load_recipe, of_a_paper, resolved, with_whole_paths
 from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
 from daybreak.schemas.run import BlockFile, Decisions, Manifest, Split
 from daybreak.training.hardware import probe
@@ -126,7 +126,7 @@ def write_start(
     write_json(run.manifest, _for_readers(shards.manifest))
     if (data / CORPUS_FILE).is_file():  # older data lack it
         write_json(run.corpus, _without_places(read_json(data / CORPUS_FILE, CorpusReport)))
-    write_json(run.recipe, resolved(recipe))
+    write_json(run.recipe, resolved(with_whole_paths(recipe)))
     write_json(run.decisions, decisions)
 
 

@@ -23,7 +23,7 @@ from daybreak.core.user_code import read_code
 from daybreak.data.sequences.shards import open_shards
 from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
 from daybreak.pretraining.setup import heldout_validation
-from daybreak.recipe import Recipe, resolved
+from daybreak.recipe import Recipe, resolved, with_whole_paths
 from daybreak.schemas.records import tolerance
 from daybreak.schemas.run import Decisions, Summary
 from daybreak.schemas.studies import MachineLoad, StudyCell, StudySettings, StudyVariant
@@ -127,7 +127,8 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
         raise UserError(
             f"{threads} threads on {cores} cores would wait for each other.", f"Give --threads from 1 to {cores}."
         )
-    if len({(one.recipe.origin.init, one.recipe.origin.branch) for one in variants}) > 1:
+    origins = [with_whole_paths(one.recipe).origin for one in variants]  # a run's own recipe has whole paths
+    if len({(origin.init, origin.branch) for origin in origins}) > 1:
         raise UserError(
             "The variants start from different models, so they are not comparable.",
             "Give all the same --init, or none.",
