@@ -48,7 +48,7 @@ OFF_THE_PLATEAU = {
 }
 CLEARLY_BELOW = 0.5
 """Nats below the unigram baseline at which a run counts as off the plateau."""
-FORECASTS = "2026-11-26-forecasts.json"
+FORECASTS = "2026-11-26-forecasts-two-measures.json"
 LAW = "2026-11-26-law.json"
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
