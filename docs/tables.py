@@ -392,7 +392,11 @@ def forecasts() -> str:
 
 def law_left_out() -> str:
     """Errors of laws that were fitted without a part of the runs."""
-    names = {"a fifth": "a fifth of the runs", "a size": "all runs of the same size", "a text": "all runs on a text"}
+    names = {
+        "a fifth": "a fifth of the runs",
+        "a size": "all runs of the same size",
+        "a text": "all runs on the same text",
+    }
     found = read(LAW)["left_out"]
     rows = [
         [
