@@ -22,7 +22,10 @@ COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTAL
 """A copy on a page, with its source."""
 DEFAULT_RUN = "2026-11-25-tiny-3m-distilled"
 DISTILLED = "2026-11-24-tiny-15000steps-distilled"
-ALL_ROWS = "2026-11-25-tiny-30m-all-rows.json"
+ALL_ROWS = {
+    "`tiny`, 30 minutes of one thread": "2026-11-25-tiny-30m-all-rows.json",
+    "`mini`, two hours of one thread; one seed": "2026-11-26-mini-2h-all-rows.json",
+}
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
 BESIDE_ALL = {
@@ -225,18 +228,21 @@ def pretraining_seeds() -> str:
 
 
 def all_rows() -> str:
-    """GLUE scores of ``tiny`` with all training rows, beside its baselines."""
-    results = {(result["task"], result["model"]): result for result in read(ALL_ROWS)}
-    ours = [results[task, "pretrained"] for task in GLUE]
-    without = [results[task, "untrained"] for task in GLUE]
-    rows = [
-        ["training rows", *(f"{result['train_rows']:,}" for result in ours)],
-        ["constant answer", *map(constant, ours)],
-        ["bag of words", *map(bag_of_words, ours)],
-        ["`tiny` without pretraining, one seed", *map(score, without)],
-        [f"[`tiny`, 30 minutes of one thread](../records/{ALL_ROWS})", *map(score, ours)],
-        ["averaged with the bag of words", *map(both, ours)],
-    ]
+    """GLUE scores with all training rows, beside the baselines; the untrained network is that of the first model."""
+    rows = []
+    for name, record in ALL_ROWS.items():
+        results = {(result["task"], result["model"]): result for result in read(record)}
+        ours = [results[task, "pretrained"] for task in GLUE]
+        if not rows:
+            without = [results[task, "untrained"] for task in GLUE]
+            rows += [
+                ["training rows", *(f"{result['train_rows']:,}" for result in ours)],
+                ["constant answer", *map(constant, ours)],
+                ["bag of words", *map(bag_of_words, ours)],
+                ["`tiny` without pretraining, one seed", *map(score, without)],
+            ]
+        rows.append([f"[{name}](../records/{record})", *map(score, ours)])
+        rows.append(["averaged with the bag of words", *map(both, ours)])
     return table(["`distilled`, all training rows", *GLUE.values()], rows)
 
 
