@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
 from daybreak.core.terminal import say
 from daybreak.core.words import word_pattern
-from daybreak.evaluation.tasks.tables import as_text, parquet_of, readable, split_csv
+from daybreak.evaluation.tasks.tables import as_text, nfc, parquet_of, readable, split_csv
 
 ROWS = 20_000
 """Largest number of rows to look at, evenly spread, because a table may be sorted by its label."""
@@ -428,8 +427,7 @@ def toml(name: str, train: Path, folder: Path, table: Table, chosen: Choice) -> 
 def _task_name(stem: str) -> str:
     from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
 
-    stem = unicodedata.normalize("NFC", stem)
-    name = re.sub(rf"({word_pattern()})|[^\w.-]+", lambda found: found[1] or "-", stem).lstrip(".-") or "task"
+    name = re.sub(rf"({word_pattern()})|[^\w.-]+", lambda found: found[1] or "-", nfc(stem)).lstrip(".-") or "task"
     return f"my-{name}" if name in KNOWN or name in TASK_LISTS else name
 
 

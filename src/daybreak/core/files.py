@@ -132,12 +132,16 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
             except ValueError as error:
                 if skip_damaged:
                     continue
-                raise UserError(
-                    f"'{path}' is damaged in line {number}: {reason(error)}.",
-                    "Restore the file, or start the run again.",
-                ) from None
+                raise damaged(path, number, error) from None
             if not skip_damaged or isinstance(value, dict):
                 yield value
+
+
+def damaged(path: Path, number: int, error: ValueError) -> UserError:
+    """Return the refusal of a .jsonl file whose line ``number``, from 1, is no JSON."""
+    return UserError(
+        f"'{path}' is damaged in line {number}: {reason(error)}.", "Restore the file, or start the run again."
+    )
 
 
 def write_array(path: Path, values: np.ndarray) -> None:

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ from daybreak.core.serialization import nearest
 from daybreak.core.words import word_pattern
 from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
-from daybreak.evaluation.tasks.tables import FORMATS
+from daybreak.evaluation.tasks.tables import FORMATS, nfc
 from daybreak.evaluation.tasks.task import Task
 
 KEYS = ("name", "train", "dev", "test", "text", "choices", "label", "header", "metric", "kind", "format")
@@ -119,7 +118,7 @@ def _format(path: Path, values: dict[str, Any], kind: str) -> str:
 
 
 def _name(path: Path, values: dict[str, Any]) -> str:
-    name = unicodedata.normalize("NFC", str(values.get("name", path.stem)))  # macOS writes file names in NFD
+    name = nfc(str(values.get("name", path.stem)))  # macOS writes file names in NFD
     if not re.fullmatch(rf"{word_pattern()}(?:[.-](?:{word_pattern()})?)*", name):
         raise _unfit(path, f"has the name {name!r}.", "Use letters, digits, '_', '-' and '.' only.")
     if name in KNOWN or name in TASK_LISTS:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from daybreak.core.errors import UserError, reason
-from daybreak.core.files import parse_json, read_json_lines, write_json, write_text
+from daybreak.core.errors import UserError
+from daybreak.core.files import damaged, parse_json, read_json_lines, write_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.schemas.changes import MachineRecord
@@ -108,11 +108,7 @@ def _cut_trace(run: RunFolder, step: int) -> int:
         try:
             line = parse_json(data[start:end])
         except ValueError as error:
-            number = data.count(b"\n", 0, end)
-            raise UserError(
-                f"'{run.trace}' is damaged in line {number}: {reason(error)}.",
-                "Restore the file, or start the run again.",
-            ) from None
+            raise damaged(run.trace, data.count(b"\n", 0, end), error) from None
         if from_dict(TraceRecord, line).step < step:
             break
         end, lost = start, lost + 1
