@@ -1,5 +1,6 @@
 # make run     install into .venv and do the main job; make run ARGS="mini --corpus texts/ --budget 15m"
 # make test    install and run the tests, a process for each core (up to six); make test ARGS="tests/data -x"
+# make test-all  the tests with every extra, Ray and transformers 4.57; ARGS="-m extra" runs only those that need them
 # make check   ruff and mypy
 # make bench   the short form of every script in benchmarks/
 # make gpu     everything that a GPU is needed for, into gpu/; make gpu ARGS="--task-dir GLUE --minutes 60"
@@ -9,7 +10,7 @@
 #
 # SYSTEM_TORCH=1 uses the torch that this machine has already (decided when .venv is made: delete .venv to change it).
 
-.PHONY: run test check bench tables gpu gpu-dry docs
+.PHONY: run test test-all check bench tables gpu gpu-dry docs
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -27,6 +28,13 @@ run: $(VENV)/.installed-run
 # tests/conftest.py counts the workers for "auto"; ARGS="-n 0" runs all tests in one process.
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# The export is also read by transformers 4, which lies in a folder of its own with the versions that it needs.
+TRANSFORMERS_4 := transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2
+
+test-all: $(VENV)/.installed-test-all
+	OMP_NUM_THREADS=1 DAYBREAK_TEST_ALL='$(CURDIR)/$(VENV)/transformers-4' \
+		$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(VENV)/.installed-check
 	$(BIN)/ruff check
@@ -61,6 +69,12 @@ $(VENV)/.installed-run: $(VENV)/.torch pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/.installed-run
 	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-test-all: $(VENV)/.installed-run
+	$(PIP) -e '.[test-all]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --upgrade \
+		--target $(VENV)/transformers-4 $(TRANSFORMERS_4)
 	@touch $@
 
 $(VENV)/.installed-check: $(VENV)/.installed-run

@@ -275,7 +275,8 @@ def test_every_dependency_is_pinned() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"].values()
-    wanted = project["project"]["dependencies"] + [name for extra in extras for name in extra]
+    named = [name for extra in extras for name in extra if not name.startswith("daybreak[")]
+    wanted = project["project"]["dependencies"] + named
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)] == []

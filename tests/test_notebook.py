@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import needs
 from rendezvous import wait_for
 from warm_python import SERVERS
 
@@ -82,7 +82,7 @@ def test_what_its_text_links_to_and_types_exists(name: str) -> None:
             assert all(verb in COMMANDS for verb in re.findall(r"`daybreak ([a-z-]+)", text))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("nbformat") is None, reason="needs nbformat")
+@needs("nbformat: make test-all", "nbformat")
 def test_it_is_valid_needs_nbformat() -> None:
     import nbformat
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from browser_session import CHROMIUM, Browser
+from needs import needs
 from rendezvous import free_port
 from small_models import copied_code
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
@@ -188,7 +188,7 @@ def address(run: Path, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-@pytest.mark.skipif(find_spec("gradio") is None, reason="needs gradio (the extra demo)")
+@needs("the extra demo: gradio", "gradio")
 def test_every_button_answers_and_nothing_comes_from_elsewhere(address: str, run: Path, tmp_path: Path) -> None:
     with Browser(tmp_path / "profile", size=(1280, 3000)) as browser:
         browser.open(address)

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import needs
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
 
@@ -44,14 +45,10 @@ SHAPES: dict[str, EncoderConfig] = {
 TEXTS = ["the teacher finds the window.", "near the river", "the sailor hides the old table under the tree. " * 9]
 """The last is longer than LENGTH tokens, and every one is padded or cut beside the others."""
 
-without_onnx = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in NEEDED), reason="needs the extra serve: onnxruntime and onnx"
-)
-without_sentences = pytest.mark.skipif(
-    importlib.util.find_spec("sentence_transformers") is None, reason="needs the extra serve: sentence-transformers"
-)
-OLD = os.environ.get("DAYBREAK_TRANSFORMERS_4", "")
-"""A folder in which transformers 4.57 lies: pip install --target FOLDER 'transformers==4.57.*' and what it needs."""
+needs_onnx = needs("the extra serve: onnxruntime and onnx", *NEEDED)
+needs_sentences = needs("the extra serve: sentence-transformers", "sentence_transformers")
+OLD = os.environ.get("DAYBREAK_TEST_ALL", "")
+"""A folder in which transformers 4.57 lies; make test-all fills it."""
 
 Made = Callable[..., Path]
 
@@ -108,7 +105,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.from_numpy(states)
 
 
-@without_sentences
+@needs_sentences
 @pytest.mark.parametrize("kind", ["modern", "bert"])
 def test_sentence_transformers_gives_the_embeddings_that_the_finish_trains(kind: str, made: Made, modern: Path) -> None:
     from sentence_transformers import SentenceTransformer
@@ -133,7 +130,7 @@ def test_a_folder_with_code_of_its_own_is_no_model_of_sentence_transformers(made
     assert not (made("crammed") / "modules.json").exists()
 
 
-@without_onnx
+@needs_onnx
 @pytest.mark.parametrize("kind", SHAPES)
 def test_onnx_runtime_computes_what_we_do(kind: str, made: Made, modern: Path) -> None:
     folder = modern if kind == "modern" else made(kind)
@@ -146,7 +143,7 @@ def test_onnx_runtime_computes_what_we_do(kind: str, made: Made, modern: Path) -
     torch.testing.assert_close(run_onnx(folder, one)[0], ours[1][real[1]], atol=1e-4, rtol=1e-5)
 
 
-@without_onnx
+@needs_onnx
 def test_the_command_writes_it_and_the_card_says_what_was_checked(finished: Path, tmp_path: Path, capsys: Any) -> None:
     out = export(finished, out=tmp_path / "model", onnx=True)
     assert "ONNX Runtime" in capsys.readouterr().out and [path.name for path in (out / "onnx").iterdir()] == [
@@ -160,7 +157,7 @@ def test_the_command_writes_it_and_the_card_says_what_was_checked(finished: Path
     )
 
 
-@without_onnx
+@needs_onnx
 def test_a_graph_that_computes_something_else_is_not_kept(made: Made, modern: Path, monkeypatch: Any) -> None:
     other = made("modern", seed=1)
 
@@ -247,7 +244,8 @@ print(json.dumps([transformers.__version__, config.to_dict(), loaded, sorted(nam
 """
 
 
-@pytest.mark.skipif(not OLD, reason="needs transformers 4.57 in the folder that DAYBREAK_TRANSFORMERS_4 names")
+@pytest.mark.extra
+@pytest.mark.skipif(not OLD, reason="needs transformers 4.57: make test-all")
 def test_transformers_4_57_reads_the_same_model(modern: Path, tmp_path: Path) -> None:
     batch = {name: tensor.contiguous() for name, tensor in encoded(modern).items()}
     save_file(batch, tmp_path / "cases.safetensors")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADS = {
@@ -20,9 +20,7 @@ LOADS = {
 FETCHED = {"stylesheet", "icon", "preload", "prefetch", "modulepreload", "preconnect", "dns-prefetch", "manifest"}
 """What a link element fetches; others only say where something is."""
 ELSEWHERE = re.compile(r"(?:[a-z]+:)?//", re.IGNORECASE)
-needs_mkdocs = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("mkdocs", "material", "mkdocstrings"))), reason="needs the extra docs"
-)
+needs_mkdocs = needs("the extra docs", "mkdocs", "material", "mkdocstrings")
 
 
 class Requests(HTMLParser):

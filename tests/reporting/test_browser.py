@@ -1,13 +1,10 @@
-"""The page in Chromium: plots, accessibility, phones, print and dark mode.
-
-If AXE_CORE names the file axe.min.js of the package axe-core, its rules are checked as well.
-"""
+"""The page in Chromium: plots, accessibility, phones, print and dark mode."""
 
 from __future__ import annotations
 
+import importlib.resources
 import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from fake_corpus import fake_corpus, write_data
+from needs import needs
 from small_records import DEVICES, MACHINE
 
 from daybreak.commands.report import report
@@ -24,7 +22,6 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-AXE = os.environ.get("AXE_CORE", "")
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -195,7 +192,8 @@ def test_after_paper_the_page_is_as_it_was(page):
 
 def findings(page: Path, *flags: str, before: str = "") -> list[list[str]]:
     """What axe-core finds on a page with all folds open: rule, impact and the first element, serious ones only."""
-    script = f"""<script>{Path(AXE).read_text("utf-8")}</script><script>{before}
+    rules = importlib.resources.files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
+    script = f"""<script>{rules}</script><script>{before}
       document.querySelectorAll("details").forEach((fold) => {{ fold.open = true; }});
       axe.run(document, {{ resultTypes: ["violations"] }}).then((found) => {{
         document.title = JSON.stringify(found.violations.map((one) => [one.id, one.impact, one.nodes[0].html]));
@@ -207,7 +205,7 @@ def findings(page: Path, *flags: str, before: str = "") -> list[list[str]]:
     return [one for one in found if one[1] in ("serious", "critical")]
 
 
-needs_axe = pytest.mark.skipif(not Path(AXE).is_file(), reason="needs axe-core: AXE_CORE names its axe.min.js")
+needs_axe = needs("axe-core-python: make test-all", "axe_core_python")
 
 
 @in_browser

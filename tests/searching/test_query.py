@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 from dataclasses import replace
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import bm25s
 import numpy as np
 import pytest
+from needs import needs
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
@@ -20,9 +20,7 @@ from daybreak.searching.query import METHODS, Searcher, dense_weight, open_searc
 
 WORDS = "the old sailor hides near the river"
 
-without_sentences = pytest.mark.skipif(
-    importlib.util.find_spec("sentence_transformers") is None, reason="needs the extra serve: sentence-transformers"
-)
+needs_sentences = needs("the extra serve: sentence-transformers", "sentence_transformers")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +34,7 @@ def searcher(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
         return open_search(run)
 
 
-@without_sentences
+@needs_sentences
 def test_dense_search_is_brute_force_over_sentence_transformers(searcher: Searcher) -> None:
     from sentence_transformers import SentenceTransformer
 

@@ -15,7 +15,8 @@ from daybreak.core.errors import UserError
 from daybreak.data.pipeline.cluster import Cluster
 from daybreak.data.pipeline.workers import WorkerLost
 
-pytest.importorskip("ray")
+pytestmark = pytest.mark.extra
+pytest.importorskip("ray", reason="needs ray: make test-all")
 
 
 @pytest.fixture(autouse=True)

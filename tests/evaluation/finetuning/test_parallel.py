@@ -18,6 +18,7 @@ import joblib
 import psutil
 import pytest
 import torch
+from needs import needs
 
 from daybreak.core import process
 from daybreak.core.errors import Interrupted, UserError
@@ -229,8 +230,10 @@ def test_ray_that_is_not_installed_is_one_sentence(
         next(run_jobs(jobs, 2, "ray", notes))
 
 
+@needs("ray: make test-all", "ray")
 def test_ray_fills_the_same_cells(jobs: list[FinetuningJob], monkeypatch: pytest.MonkeyPatch, notes: Any) -> None:
-    ray = pytest.importorskip("ray")
+    import ray
+
     monkeypatch.setenv("RAY_ADDRESS", "local")  # never a cluster of somebody who runs the tests
     # Its CPUs are what it is settings. joblib gives one worker nothing to do: hence two.
     ray.init(num_cpus=2, logging_level="ERROR", log_to_driver=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import needs
 from small_records import MACHINE, step_record
 
 from daybreak.core.files import write_json
@@ -41,10 +42,10 @@ def tell(run: RunFolder, name: str, monkeypatch: pytest.MonkeyPatch, first: int)
     received.close()
 
 
+@needs("the extra track: tensorboard", "tensorboard")
 def test_tensorboard_reads_what_was_sent_and_forgets_what_was_lost(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("tensorboard", reason="needs the extra 'track' (tensorboard)")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     tell(run, "tensorboard", monkeypatch, first=1)
@@ -79,10 +80,10 @@ def wandb_records(file: Path) -> Iterator[Any]:
             whole = b""
 
 
+@needs("the extra track: wandb", "wandb")
 def test_wandb_keeps_what_was_sent_in_the_run_folder_when_offline(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("wandb", reason="needs the extra 'track' (wandb)")
     monkeypatch.setenv("WANDB_MODE", "offline")
     tell(run, "wandb", monkeypatch, first=1)
     tell(run, "wandb", monkeypatch, first=3)
@@ -101,10 +102,10 @@ def test_wandb_keeps_what_was_sent_in_the_run_folder_when_offline(
         assert private.encode() not in held
 
 
+@needs("the extra track: trackio", "trackio")
 def test_trackio_keeps_what_was_sent_in_its_local_store(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("trackio", reason="needs the extra 'track' (trackio)")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
     tell(run, "trackio", monkeypatch, first=1)
     tell(run, "trackio", monkeypatch, first=3)
