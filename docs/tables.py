@@ -38,7 +38,15 @@ SEARCHED = {
     "docstrings of the default run": "2026-11-25-search-docstrings",
     "text of 478 million characters": "2026-11-25-search",
 }
-TEXTS = {"wiki": "Wikipedia", "books": "books", "arxiv": "arXiv abstracts"}
+SEARCHES = {"general": "2026-11-25-tiny-30m", "research": "2026-11-26-tiny-science-30m"}
+"""Searches in held-out text, by the kind of text that the model has read."""
+TEXTS = {
+    "wiki": "Wikipedia",
+    "books": "books",
+    "arxiv": "arXiv abstracts",
+    "medquad": "medical questions",
+    "articles": "biomedical papers",
+}
 BESIDE_CRAMMING = {"`mini`": "2026-11-25-mini-2h", "`crammed --size mini`": "2026-11-25-crammed-mini-2h"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
 OFF_THE_PLATEAU = {
@@ -266,13 +274,17 @@ def beside_all() -> str:
 def search() -> str:
     """Recall at 10 of search in held-out texts, with the 95 % interval of the gain of both together over BM25."""
     rows = []
-    for found in read(f"{BESIDE_ALL['`tiny`']}/probes.json")["search"]:
-        scores = {ranker["ranker"]: ranker for ranker in found["rankers"]}
-        low, high = (100 * end for end in scores["hybrid"]["above_bm25"]["recall_10"])
-        recalls = [f"{100 * scores[name]['scores']['recall_10']:.1f}" for name in ("bm25", "dense", "hybrid")]
-        name = found["text"].removeprefix("heldout-").partition(".")[0]
-        rows.append([TEXTS[name], str(found["passages"]), *recalls, f"{low:.1f} to {high:.1f}"])
-    header = ["held-out text", "passages", "BM25", "dense", "hybrid", "hybrid minus BM25, 95 % interval"]
+    for kind, record in SEARCHES.items():
+        for found in read(f"{record}/probes.json")["search"]:
+            scores = {ranker["ranker"]: ranker for ranker in found["rankers"]}
+            low, high = (100 * end for end in scores["hybrid"]["above_bm25"]["recall_10"])
+            recalls = [f"{100 * scores[name]['scores']['recall_10']:.1f}" for name in ("bm25", "dense", "hybrid")]
+            name = TEXTS[found["text"].removeprefix("heldout-").partition(".")[0]]
+            link = f"[{kind}](../records/{record}/)"
+            rows.append([link, name, str(found["passages"]), *recalls, f"{low:.1f} to {high:.1f}"])
+    header = [
+        "text read", "held-out text", "passages", "BM25", "dense", "hybrid", "hybrid minus BM25, 95 % interval",
+    ]  # fmt: skip
     return table(header, rows)
 
 
