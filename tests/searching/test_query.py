@@ -85,10 +85,15 @@ def test_hybrid_adds_both_on_one_scale(searcher: Searcher) -> None:
 
 
 class Neighbours:
-    """An index of 60 documents of three passages; one method finds the passage before a query, the other guesses."""
+    """An index of 60 documents of three passages; one method finds the passage before a query, the other guesses.
 
-    def __init__(self, knowing: str, documents: int = 60):
-        self.knowing, self.rng = knowing, np.random.default_rng(0)
+    Args:
+        knowing: the method that finds it; ``both`` if both do, but not always.
+        own: score by BM25 of the passage that holds the query.
+    """
+
+    def __init__(self, knowing: str, documents: int = 60, own: float = 9.0):
+        self.knowing, self.own, self.rng = knowing, own, np.random.default_rng(0)
         self.passages = np.array([[0, document, 0, 0] for document in range(documents) for _ in range(3)])
         self.index = SimpleNamespace(reader=self, state=SimpleNamespace(passages=len(self.passages)))
 
@@ -98,9 +103,11 @@ class Neighbours:
     def scores(self, query: str, method: str) -> np.ndarray:
         holder = int(query.split()[0].removeprefix("passage"))
         found = self.rng.random(len(self.passages))
-        if method == self.knowing:
+        if self.knowing == "both":
+            found[holder - 1] += 0.5
+        elif method == self.knowing:
             found[holder - 1] = 1.5
-        found[holder] = 9.0  # must not count
+        found[holder] = self.own if method == "bm25" else 9.0  # must not count
         return found
 
 
@@ -108,6 +115,11 @@ def test_the_weight_of_the_vectors_is_that_of_the_better_ranking() -> None:
     assert dense_weight(Neighbours("bm25")) == 0.0  # type: ignore[arg-type]
     assert dense_weight(Neighbours("dense")) >= 1.5  # type: ignore[arg-type]
     assert dense_weight(Neighbours("dense", documents=20)) == 1.0  # type: ignore[arg-type]
+
+
+def test_the_passage_that_holds_a_query_does_not_change_the_weight() -> None:
+    weights = [dense_weight(Neighbours("both", own=own)) for own in (0.5, 9.0, 90.0)]  # type: ignore[arg-type]
+    assert weights == [1.0] * 3
 
 
 def test_the_weight_is_measured_once_and_kept(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:

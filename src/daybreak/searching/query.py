@@ -190,10 +190,15 @@ def _neighbours(searcher: Searcher) -> Iterator[tuple[int, str]]:
 
 
 def _ranks(searcher: Searcher, target: int, query: str) -> np.ndarray:
-    """Return the rank of a passage for each of DENSE_WEIGHTS, float64, without the passage after it."""
-    words, vectors = (standardised(searcher.scores(query, method).astype(float)) for method in ("bm25", "dense"))
+    """Return the rank of a passage for each of DENSE_WEIGHTS, float64, without the passage after it.
+
+    That passage holds the query, and its score would decide the scale of those of a small index.
+    """
+    words, vectors = (
+        standardised(np.delete(searcher.scores(query, method).astype(float), target + 1))
+        for method in ("bm25", "dense")
+    )
     scores = words + np.outer(DENSE_WEIGHTS, vectors)
-    scores[:, target + 1] = -np.inf
     return ranks_of(scores, np.full(len(scores), target))
 
 
