@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json
+from daybreak.core.files import read_json, write_json
 from daybreak.core.locks import alone_in
 from daybreak.evaluation.probes.bm25 import bm25_index
 from daybreak.schemas.search import SearchIndex
@@ -184,6 +185,23 @@ def test_data_that_moved_are_named_once(finished: Path, data: Path, tmp_path: Pa
     again = open_index(run, data=tmp_path / "new")
     assert again.state.passages == index.state.passages and open_index(run).source.data == tmp_path / "new"
     assert (run / "search" / "vectors.npy").stat().st_mtime_ns == made
+
+
+def test_data_that_moved_are_not_written_over_an_index_that_is_built_again(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or that index would count as complete, with vectors of zeros if its build was killed."""
+    run = shutil.copytree(finished, tmp_path / "run")
+    begun = replace(open_index(run, data=data).state, embedded=0)
+    file, moved = run / "search" / "index.json", shutil.copytree(data, tmp_path / "moved")
+
+    def look(*_: object) -> bool:
+        write_json(file, begun)  # by another process, after this one has read the state
+        return True
+
+    monkeypatch.setattr(module, "_is_ready", look)
+    assert open_index(run, data=moved).state.data_folder == str(moved)
+    assert read_json(file, SearchIndex) == begun
 
 
 def test_an_index_of_its_own_keeps_its_data(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

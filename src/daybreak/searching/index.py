@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from daybreak.core.errors import UserError, WriteFailed
+from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
 from daybreak.core.files import make_folder, read_json, replace_folder, reserve, write_json
 from daybreak.core.locks import PATIENCE, alone_in
@@ -97,10 +97,20 @@ def open_index(
             state = _complete(folder, source, _in_run(run, source.data), rebuild)
     assert state is not None
     if state.data_folder != (place := _in_run(run, source.data)):  # the same data, which moved
-        state = replace(state, data_folder=place)
-        with contextlib.suppress(WriteFailed):
-            write_json(folder / STATE, state)
+        state = with_change(folder, state, data_folder=place)
     return _opened(folder, state, source, words)
+
+
+def with_change(folder: Path, state: SearchIndex, **changes: Any) -> SearchIndex:
+    """Return the state with these fields changed, and write it, unless the index is read only or another one by now.
+
+    Another process may build the index again, which would then count as complete.
+    """
+    changed = replace(state, **changes)
+    with contextlib.suppress(OSError, UserError), alone_in(folder):
+        if read_json(folder / STATE, SearchIndex) == state:
+            write_json(folder / STATE, changed)
+    return changed
 
 
 def require_bm25s() -> None:

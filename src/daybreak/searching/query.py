@@ -5,7 +5,6 @@ N passages, D hidden size.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,14 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json, write_json
-from daybreak.core.locks import alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import working
 from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, ranks_of, standardised
-from daybreak.schemas.search import SearchIndex
-from daybreak.searching.index import STATE, OpenIndex, open_index
+from daybreak.searching.index import OpenIndex, open_index, with_change
 from daybreak.searching.passages import SPLITS
 
 Method = Literal["hybrid", "dense", "bm25"]
@@ -150,12 +146,9 @@ def open_search(
     opened = open_index(run, data=data, folder=index, words=method != "dense", rebuild=rebuild)
     if method == "hybrid" and opened.state.dense_weight is None:
         with working("Measuring the weight of the vectors"):
-            state = replace(opened.state, dense_weight=dense_weight(Searcher(opened)))
-        folder = index or RunFolder(run).search
-        # The weight is measured at each opening of an index that is read only or that another process builds again.
-        with contextlib.suppress(OSError, UserError), alone_in(folder):
-            if read_json(folder / STATE, SearchIndex) == opened.state:
-                write_json(folder / STATE, state)
+            weight = dense_weight(Searcher(opened))
+        # It is measured at each opening of an index that is read only or that another process builds again.
+        state = with_change(index or RunFolder(run).search, opened.state, dense_weight=weight)
         opened = replace(opened, state=state)
     return Searcher(opened)
 
