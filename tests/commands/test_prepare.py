@@ -206,6 +206,15 @@ def test_files_in_another_order_are_other_text(tmp_path: Path) -> None:
         prepare([texts], tmp_path / "data", tokenizer=SMALL, document="line")
 
 
+def test_a_table_with_another_ending_is_other_text(tmp_path: Path) -> None:
+    """Its cells are separated by other characters."""
+    table = tmp_path / "a.csv"
+    table.write_text("\n".join(["text", *(f"The stone of number {number} sings." for number in range(100, 200))]))
+    prepare([table], tmp_path / "data", tokenizer=SMALL)
+    with pytest.raises(UserError, match="from other text"):
+        prepare([table.rename(tmp_path / "a.tsv")], tmp_path / "data", tokenizer=SMALL)
+
+
 def test_a_language_model_that_was_downloaded_again_is_the_same(tmp_path: Path) -> None:
     model = tmp_path / "lid.bin"
     model.write_text("weights")

@@ -22,7 +22,7 @@ from daybreak.core.terminal import say, working_through
 from daybreak.data.pipeline.corpus import PART_BYTES
 from daybreak.data.pipeline.workers import WorkerLost
 from daybreak.data.readers import hub
-from daybreak.data.readers.inputs import DATA_SET, ByteCounter, InputFile, open_file
+from daybreak.data.readers.inputs import DATA_SET, TABLE, ByteCounter, InputFile, open_file, suffixes
 from daybreak.data.sequences.shards import open_shards
 from daybreak.schemas.run import SHARD_FORMAT, Manifest
 
@@ -173,8 +173,14 @@ def settings_of(files: Sequence[InputFile], given: list[str], **settings: object
     Data sets and standard input have no other content than what identifies them here.
     """
     places = _places(given)
+    # The ending of a table says how its cells are separated.
     read = [
-        [places[file.given], file.form, file.compression, file.bytes]
+        [
+            places[file.given],
+            suffixes(file.path.name)[0] if file.form == TABLE else file.form,
+            file.compression,
+            file.bytes,
+        ]
         + ([] if _is_local(file) else [file.given, file.modified, file.revision])
         for file in files
     ]
