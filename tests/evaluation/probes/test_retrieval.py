@@ -95,6 +95,23 @@ def test_the_hybrid_ranking_weighs_what_knows_more(monkeypatch: pytest.MonkeyPat
     assert found is not None and found.dense_weight >= 0.5 and found.rankers[2].scores["recall_1"] > 0.95
 
 
+def test_an_example_shows_the_passage_that_its_own_weight_ranks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words know the passages of one half of the queries and vectors those of the other, so the halves differ."""
+    written = texts(200, seed=5)
+    pairs, rng = passages_and_queries(written), np.random.default_rng(0)
+    axes, odd = np.linalg.qr(rng.normal(size=(len(pairs), len(pairs))))[0], np.arange(len(pairs)) % 2 == 1
+
+    def embed(asked: list[str]) -> np.ndarray:
+        return np.concatenate([axes, np.where(odd[:, None], axes, rng.normal(size=axes.shape))])
+
+    words = rng.random(axes.shape) + np.diag(np.where(odd, 0.0, 0.5))
+    monkeypatch.setattr(module, "bm25_scores", lambda passages, queries: words)
+    monkeypatch.setattr(module, "EXAMPLES", len(pairs))
+    found = rank_passages(embed, written)  # type: ignore[arg-type]
+    assert found is not None and {True, False} == {each.rank == 1 for each in found.examples}
+    assert all((each.rank == 1) == (each.first == each.passage) for each in found.examples)
+
+
 def test_ranks_by_hand() -> None:
     scores = np.array([[3.0, 1, 2], [5, 4, 9], [1, 1, 1]])
     assert ranks_of_partners(scores).tolist() == [1.0, 3.0, 2.0]

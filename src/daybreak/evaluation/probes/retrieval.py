@@ -89,11 +89,12 @@ def rank_passages(embed: Embed, texts: Sequence[str], name: str = "") -> Retriev
     sparse = bm25_scores(passages, queries)
     words, vectors = standardised(sparse), standardised(dense)
     tried = np.stack([ranks_of_partners(words + weight * vectors) for weight in DENSE_WEIGHTS])
-    even = np.arange(len(pairs)) % 2 == 0
-    hybrid = np.where(even, tried[best_weight(tried[:, ~even])], tried[best_weight(tried[:, even])])
+    halves = [best_weight(tried[:, 1::2]), best_weight(tried[:, ::2])]
+    chosen = np.resize(halves, len(pairs))  # the even queries, then the odd ones, in turn
+    hybrid = tried[chosen, np.arange(len(pairs))]
     weight = DENSE_WEIGHTS[best_weight(tried)]
     ranks = {"bm25": ranks_of_partners(sparse), "dense": ranks_of_partners(dense), "hybrid": hybrid}
-    first = (words + weight * vectors).argmax(axis=1)
+    first = (words + np.take(DENSE_WEIGHTS, chosen)[:, None] * vectors).argmax(axis=1)
     shown = np.linspace(0, len(pairs) - 1, EXAMPLES).astype(int)
     return Retrieval(
         text=name,
