@@ -39,15 +39,15 @@ class UsualLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """Scaling law: (L + (1 - L) (1 + D / D0)^-beta)^(p^-gamma) with L = floor + A / N^alpha, fitted in logarithms.
+    """Scaling law: (L + (1 - L) (1 + D / D0)^-beta)^exp(-gamma d) with L = floor + A / N^alpha, fitted in logarithms.
 
     It gives the relative loss. The form is that of Hoffmann et al. (arXiv 2203.15556), modified so that the loss equals
     the unigram baseline at zero tokens and falls faster for more predictable text. N: parameters outside the embedding;
-    D: tokens, where repeated text counts less and less; p: the compressed size of the text over the unigram baseline.
+    D: tokens, where repeated text counts less and less; d: the difficulty of the text, see ``forecasting.difficulty``.
     """
 
     coefficients: list[float]
-    """log floor, log A, alpha, log D0, beta, gamma, with N, D and p counted from ``forecasting.law.CENTRE``."""
+    """log floor, log A, alpha, log D0, beta, gamma, with N, D and d counted from ``forecasting.law.CENTRE``."""
     covariance: list[list[float]]
     """Covariance of the coefficients."""
     spread: float

@@ -100,8 +100,8 @@ def contrastive_loss(embeddings: Tensor, documents: Tensor, position: int, tempe
 
     Args:
         embeddings: [N, D] of unit length, of the sequences position, position + 1, ... of the run.
-        documents: int64 [N]; another span of a sequence's own document does not count against it. Sequences below 0
-            have no partner and are not candidates.
+        documents: int64 [N], as ``Batch.documents``; another span of a sequence's own passage does not count against
+            it. Sequences below 0 have no partner and are not candidates.
     """
     count = len(embeddings)
     index = torch.arange(count, device=embeddings.device)
