@@ -31,6 +31,7 @@ from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import probe
 from daybreak.training.hardware.compiling import try_compiled
 from daybreak.training.objectives.finish import Finish, Pooling
+from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import SecondPhase
 from daybreak.training.ramp import Ramp
@@ -167,6 +168,19 @@ def test_nothing_is_compiled_after_the_first_step(
     compiled = counter.frame_count
     take_step(training, progress, 0.9)
     assert counter.frame_count == compiled > 0
+
+
+def test_code_does_not_depend_on_the_number_of_positions_of_a_batch(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's code for many K orders its sums by the first one, which in a replay belongs to another batch."""
+    counter = CompileCounterWithBackend("eager")
+    compiles_with(counter, monkeypatch)
+    made = begun(
+        order(data, tmp_path, compile="on", model=replace(SMALL, layers=2), objective=Masked(count="bernoulli"))
+    )
+    asked = [node for graph in counter.graphs for node in graph.graph.nodes if "positions" in node.name]
+    assert made.decisions.compiled and counter.frame_count == 1 and asked == []
 
 
 def test_a_later_phase_that_does_not_fit_is_known_before_the_first_step(

@@ -160,7 +160,8 @@ def compiled_everywhere(training: Training, progress: Progress) -> bool:
     """
     failed, fits = None, True
     try:
-        failed = try_compiled(training.model, lambda: _dry_step(training, progress))
+        varies = training.objective.count_varies
+        failed = try_compiled(training.model, lambda: _dry_step(training, progress), count_varies=varies)
     except torch.OutOfMemoryError:
         fits = False
     if training.world.any(failed is not None):

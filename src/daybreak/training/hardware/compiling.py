@@ -2,9 +2,13 @@
 
 Blocks of equal structure and shapes share one compiled graph. A run compiles at most one graph for each stage (causal
 or masked), length and kind of block: the first if it differs, local and global ones, and the last. The embedding finish
-compiles its graphs twice, without gradients and with them. The number of requested positions, K, may change: the last
-block's graph holds for every K. A smaller last microbatch has another shape and its own graphs; microbatches of one
-size avoid this. Dropout draws differ from those of uncompiled code.
+compiles its graphs twice, without gradients and with them. The number of requested positions, K, may change along a
+run: the last block's graph holds for every K, but on a GPU torch makes another one for multiples of 8. A smaller last
+microbatch has another shape and its own graphs; microbatches of one size avoid this. Dropout draws differ from those of
+uncompiled code.
+
+Where K differs from batch to batch, the last block is not compiled. On a GPU the order of its sums depends on the first
+K that a process meets, so a resumed run and a replay would differ in the last bits.
 
 B sequences, L positions, K chosen positions.
 """
@@ -43,10 +47,13 @@ def keep_compiled() -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "daybreak" / "compiled"))
 
 
-def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
+def compile_blocks(model: Encoder, backend: Backend = "inductor", *, count_varies: bool = False) -> None:
     """Let ``model`` call its blocks by compiled code during training; ``model.compiled = None`` undoes it.
 
     Nothing is compiled before the first call. No module is wrapped: names and the state dict stay the same.
+
+    Args:
+        count_varies: whether K differs from batch to batch, see ``Objective.count_varies``.
     """
     from torch import _dynamo
 
@@ -60,6 +67,8 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
     def call(
         block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor
     ) -> Tensor:
+        if positions is not None and count_varies:
+            return called(block, x, mask, causal, positions, *tables)
         if positions is not None and positions.shape[1] > 1:  # torch specializes sizes of 1
             _dynamo.mark_dynamic(positions, 1)
             if mask is not None and mask.shape[2] > 1:
@@ -69,17 +78,20 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
     model.compiled = call
 
 
-def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "inductor") -> str | None:
+def try_compiled(
+    model: Encoder, step: Callable[[], None], backend: Backend = "inductor", *, count_varies: bool = False
+) -> str | None:
     """Compile the blocks of ``model`` and run ``step`` once; on failure continue uncompiled and return why.
 
     Args:
         step: a forward and a backward pass in training mode. Its only effect must be gradients, which are dropped.
+        count_varies: as in ``compile_blocks``.
 
     Raises:
         torch.OutOfMemoryError: ``step`` does not fit into memory; the model stays compiled, for a smaller microbatch.
     """
     try:
-        compile_blocks(model, backend)
+        compile_blocks(model, backend, count_varies=count_varies)
         step()
     except torch.OutOfMemoryError:
         raise

@@ -124,6 +124,10 @@ class Masked(Objective):
     def averages_rows(self) -> bool:
         return self.next_sentence
 
+    @property
+    def count_varies(self) -> bool:
+        return self.count != "fixed" or self.protect_special or self.whole_words
+
     def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
         if self._always_full(batch):
             return len(batch) * self._fixed(batch.ids.shape[1])
@@ -226,7 +230,7 @@ class Masked(Objective):
 
     def _always_full(self, batch: Batch) -> bool:
         """Whether every sequence has the same number of masked positions for any content, so that shapes are static."""
-        return self.count == "fixed" and not (self.protect_special or self.whole_words) and batch.attend is None
+        return not self.count_varies and batch.attend is None
 
     def _positions(self, batch: Batch, chosen: Tensor) -> MaskedPositions:
         order = chosen.logical_not().to(torch.uint8).argsort(dim=1, stable=True)

@@ -51,6 +51,11 @@ class Objective(Component):
         """Whether whole words are masked, so that ``Batch.continues`` is required."""
         return False
 
+    @property
+    def count_varies(self) -> bool:
+        """Whether the number of positions that the model predicts differs from batch to batch."""
+        return False
+
     @abstractmethod
     def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
         """Return the ``count`` of ``loss`` for the same arguments, without a forward pass."""
