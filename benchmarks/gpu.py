@@ -41,6 +41,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # a bare machine has no Daybreak installed
+if find_spec("torch") is None:
+    print(
+        f"{sys.executable} has no torch. Name a Python that has it: make gpu TORCH_PYTHON=python3.12.", file=sys.stderr
+    )
+    sys.exit(2)
 
 import measure
 import torch
@@ -53,8 +58,11 @@ from daybreak.training.hardware import probe
 CURVE_POINTS = 300
 GRACE = 30.0
 """Seconds in which what was asked to leave must have saved."""
-STEP_TOKENS = ((40.0, 65_536), (20.0, 16_384), (0.0, 8_192))
-"""Memory of the device in GiB, and the tokens of a step of base that fit into more than it."""
+STEP_TOKENS = ((100.0, 65_536), (40.0, 32_768), (20.0, 16_384), (0.0, 8_192))
+"""Memory of the device in GiB, and the tokens of a step of base that fit into more than it.
+
+The models of transformers keep the logits of all positions, and the other variants wait with their weights in memory.
+"""
 WORKER_GIB = 4.0
 """Memory of one fine-tuning of base, with its CUDA context."""
 TOY_SHAPE = "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 64"

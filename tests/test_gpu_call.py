@@ -85,6 +85,13 @@ def test_the_shortest_form_of_the_call(bare: dict[str, str], tmp_path: Path) -> 
     assert {result["model"] for result in found["glue5"]["results"]} == {"pretrained", "untrained"}
 
 
+def test_a_python_without_torch_is_named(tmp_path: Path) -> None:
+    blank = [sys.executable, "-S", "-E", str(FOLDER / "gpu.py"), "--dry-run", "--work", str(tmp_path / "work")]
+    done = subprocess.run(blank, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert f"{sys.executable} has no torch. Name a Python that has it: make gpu TORCH_PYTHON=" in done.stderr
+
+
 def test_a_variant_of_the_speed_stages_needs_no_installed_daybreak(bare: dict[str, str], tmp_path: Path) -> None:
     cell = {"recipe": "tiny", "vocabulary": 200, "length": 32, "rows": 4, "data": None, "device": "cpu"}
     cell |= {"precision": "float32", "workers": 0, "threads": 1, "toy": True}
