@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,14 @@ def test_what_makes_no_task_is_refused_and_leaves_nothing(
         init_task(table)
     assert fault in str(refused.value) and refused.value.remedy
     assert [path for path in tmp_path.iterdir() if path != table] == []
+
+
+def test_the_next_command_can_be_typed_as_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "support tickets.csv"
+    table.write_text("text,label\n" + rows("{text},{label}"))
+    init_task(table)
+    command = capsys.readouterr().out.strip().rpartition("then: ")[2]
+    assert shlex.split(command) == ["daybreak", "evaluate", "MODEL", "--tasks", str(table.with_suffix(".toml"))]
 
 
 def test_a_task_file_that_is_there_is_kept(tmp_path: Path) -> None:

@@ -27,15 +27,26 @@ def test_the_best_is_compared_with_the_end_on_the_same_rows(
     """The best interim loss of 5.085 is of easier rows than the final 5.286, which is no rise."""
     run = RunFolder(tmp_path)
     (run.best / "step-000000004").mkdir(parents=True)
-    _keep_best(run, replace(START, best=5.085), replace(FINAL, interim_loss=interim))
+    _keep_best(run, tmp_path / "data", replace(START, best=5.085), replace(FINAL, interim_loss=interim))
     assert ("--best" in capsys.readouterr().out) == advised == run.best.exists()
 
 
 def test_a_best_checkpoint_that_is_gone_is_not_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunFolder(tmp_path)
     run.best.mkdir()
-    _keep_best(run, replace(START, best=4.0), FINAL)
+    _keep_best(run, tmp_path / "data", replace(START, best=4.0), FINAL)
     assert capsys.readouterr().out == "" and not run.best.exists()
+
+
+@pytest.mark.parametrize(("data", "option"), [("my run/data", ""), ("my data", " --data 'my data'")])
+def test_the_command_that_exports_the_best_names_data_outside_the_run(
+    data: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder(Path("my run"))
+    (run.best / "step-000000004").mkdir(parents=True)
+    _keep_best(run, Path(data), replace(START, best=4.0), FINAL)
+    assert f"daybreak export 'my run' --best{option} --out DIR" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

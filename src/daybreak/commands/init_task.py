@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -183,7 +184,7 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
         raise UserError(f"'{table}' cannot be used as a task: {error.sentence}", error.remedy) from None
     for key, reason in chosen.reasons.items():
         say(f"{key:8}{reason}")
-    say(f"Task file: {out}. Check it, then: daybreak evaluate MODEL --tasks {out}")
+    say(f"Task file: {out}. Check it, then: daybreak evaluate MODEL --tasks {shlex.quote(str(out))}")
     return out
 
 

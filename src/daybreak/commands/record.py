@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -103,7 +104,10 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
             else:
                 write_json(new / file, value)
         write_json(new / RECORD_FILE, found)
-    say(f"Record: {target}, held-out loss {found.loss:.3f}. To rank all records: daybreak leaderboard {out}")
+    say(
+        f"Record: {target}, held-out loss {found.loss:.3f}. "
+        f"To rank all records: daybreak leaderboard {shlex.quote(str(out))}"
+    )
     if found.void:
         say(f"The leaderboard will not rank it: {found.void}.")
     return target

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.run_folder import RunFolder
@@ -65,7 +66,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
     if final.on_plateau:
         say(f"This model predicts no better than the unigram baseline. {plateau_advice(smaller_than(recipe))}")
     warn_of_communication(summary, training.world)
-    _keep_best(run, progress, final)
+    _keep_best(run, job.data, progress, final)
     parity = check_parity(
         run.model,
         model=training.model,
@@ -116,13 +117,18 @@ def context_line(context: ContextUse) -> str:
     )
 
 
-def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:
-    """Keep the best interim checkpoint only if the final model is clearly worse on the same sequences."""
+def _keep_best(run: RunFolder, data: Path, progress: Progress, final: ValidationRecord) -> None:
+    """Keep the best interim checkpoint only if the final model is clearly worse on the same sequences.
+
+    Args:
+        data: prepared data of the run, which the printed command names unless it finds them by itself.
+    """
     end = final.loss if final.interim_loss is None else final.interim_loss
     if progress.best is not None and progress.best < end - CLEARLY and checkpoint.any_in(run.best):
+        option = "" if data == run.path / "data" else f" --data {shlex.quote(str(data))}"
         say(
             f"An earlier checkpoint has a lower loss on the same held-out sequences ({progress.best:.3f}, now "
-            f"{end:.3f}): daybreak export {run.path} --best --out DIR exports it."
+            f"{end:.3f}): daybreak export {shlex.quote(str(run.path))} --best{option} --out DIR exports it."
         )
     else:
         shutil.rmtree(run.best, ignore_errors=True)

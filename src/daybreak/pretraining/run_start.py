@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -46,7 +47,7 @@ def check_recipe(run: RunFolder, recipe: Recipe) -> None:
         raise UserError(
             f"The run folder '{run.path}' belongs to another recipe: '{different}' differs.",
             "Choose another --out, start again with --overwrite, or resume the run with its own recipe: "
-            f"daybreak pretrain {run.path} --data DATA --out {run.path}.",
+            f"daybreak pretrain {shlex.quote(str(run.path))} --data DATA --out {shlex.quote(str(run.path))}.",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -90,7 +91,9 @@ class LivePage:
         self._next = self._started + max(INTERVAL, seconds / MAX_COST_FRACTION)
         self._failures = 0 if succeeded else self._failures + 1
         if self._failures == MAX_FAILURES:
-            say(f"report.html is no longer updated; daybreak report {self._run.path} shows the error.")
+            say(
+                f"report.html is no longer updated; daybreak report {shlex.quote(str(self._run.path))} shows the error."
+            )
 
     def close(self) -> None:
         """End a running child."""
