@@ -159,7 +159,7 @@ def evaluate(
         refuse_link_out(results_file.parent, RunFolder(results_file.parent).cells)
         read_results(results_file)
         if save is not None:
-            _check_savable(found, chosen, source.folder)
+            check_savable(found, chosen, source.folder)
         targets = _save_folders(found, save, results_file)
         weights = model_digest(source.folder, random=False)
         evaluations, parallel = _evaluations(
@@ -322,7 +322,7 @@ def _submit(folder: Path, predicted: Sequence[tuple[Task, Sequence[FinetuningRun
     say(f"Submission: {folder / ARCHIVE}")
 
 
-def _check_savable(tasks: Sequence[Task], protocol: Protocol, folder: Path) -> None:
+def check_savable(tasks: Sequence[Task], protocol: Protocol, folder: Path) -> None:
     """Raise UserError if the classifier would need two kinds of code: the encoder's own, and that of its head."""
     from daybreak.evaluation.finetuning.classifier import load_config
     from daybreak.models.crammed import MODEL_TYPE

@@ -364,9 +364,16 @@ class FineTuning:
         return {task: self.seeds or chosen.seeds_of(whole_task(task)) for task in spelled_out(self.tasks)}
 
     def saving(self, out: Path) -> str:
-        """Return the command that saves the fine-tuned model of the first task with a file; empty if there is none."""
+        """Return the command that saves the fine-tuned model of the first task with a file; empty if none is saved."""
+        from daybreak.evaluation.model_source import find_tasks
+        from daybreak.evaluation.protocols.known_protocols import find_protocol
+
         own = [task for task in self.tasks if task.endswith(".toml")]
         if not own:
+            return ""
+        try:
+            evaluate.check_savable(find_tasks(own[:1], None), find_protocol(self.protocol), RunFolder(out).model)
+        except UserError:
             return ""
         words = ["daybreak", "evaluate", str(out), "--tasks", own[0], "--protocol", self.protocol]
         words += ["--seeds", str(self.seeds)] if self.seeds else []

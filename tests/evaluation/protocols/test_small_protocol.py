@@ -20,6 +20,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from daybreak import __version__
 from daybreak.commands.evaluate import evaluate
+from daybreak.commands.run import FineTuning
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
@@ -299,6 +300,9 @@ def test_a_crammed_model_is_not_saved_with_a_head_that_has_code_too(
     crammed = write_crammed(tmp_path / "model")
     with pytest.raises(UserError, match="crammed family cannot be saved with the head that small gives weather"):
         evaluate(crammed, [str(weather)], protocol="small", seeds=1, out=tmp_path, save=tmp_path / "kept")
+    for protocol, offered in (("small", False), ("quick", True)):
+        tasks = FineTuning(tasks=(str(weather),), task_dir=None, protocol=protocol, seeds=1)
+        assert bool(tasks.saving(tmp_path)) == offered, "daybreak run names no command that is refused"
 
 
 def test_no_dev_row_is_read_before_training_ends(
