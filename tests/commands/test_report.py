@@ -32,6 +32,7 @@ from daybreak.recipe import load_recipe, recipe_names, resolved
 from daybreak.reporting import training
 from daybreak.reporting.background import background
 from daybreak.reporting.compute import capacity, cost, flops_words, trained
+from daybreak.reporting.headline import loss_sentence
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.schemas.changes import Change
 from daybreak.schemas.probes import Probes
@@ -388,8 +389,14 @@ def test_runs_of_one_name_get_labels_of_their_own(write_run, tmp_path, folders, 
 
 def test_a_plateau_and_a_refused_export_are_said_first(write_run, tmp_path):
     text = words(report([write_run(floor=6.1, passed=False)], tmp_path / "report.html").read_text())
-    assert "This encoder does not beat the unigram baseline" in text
+    assert "This encoder does not clearly beat the unigram baseline" in text
     assert "Export refused: logits differ by 0.4" in text
+
+
+def test_a_loss_just_below_the_unigram_baseline_is_not_said_to_be_above_it(write_run):
+    record = read_json(RunFolder(write_run()).summary, Summary).validation
+    said = loss_sentence(dataclasses.replace(record, loss=3.53, unigram_loss=3.62))
+    assert said.startswith("This encoder does not clearly beat the unigram baseline: its held-out loss is 3.53 nats")
 
 
 def test_hostile_text_is_only_text(write_run, tmp_path):

@@ -64,7 +64,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
     summary = _summarise(job, training, progress, final, price)
     say(_headline(summary))
     if final.on_plateau:
-        say(f"This model predicts no better than the unigram baseline. {plateau_advice(smaller_than(recipe))}")
+        say(f"This model is not clearly better than the unigram baseline. {plateau_advice(smaller_than(recipe))}")
     warn_of_communication(summary, training.world)
     _keep_best(run, job.data, progress, final)
     parity = check_parity(

@@ -92,8 +92,8 @@ def loss_sentence(record: ValidationRecord) -> str:
     )
     if record.on_plateau:
         return (
-            f"This encoder does not beat the unigram baseline: its held-out loss is {record.loss:.2f} nats, and "
-            f"predicting each token by its frequency gives {record.unigram_loss:.2f}; {accuracy}."
+            f"This encoder does not clearly beat the unigram baseline: its held-out loss is {record.loss:.2f} nats, "
+            f"and predicting each token by its frequency gives {record.unigram_loss:.2f}; {accuracy}."
         )
     return (
         f"This encoder beats the unigram baseline: its held-out loss is {record.loss:.2f} nats, "
