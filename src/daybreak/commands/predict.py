@@ -31,7 +31,7 @@ class PredictOptions:
     task: Path
     """Task file (.toml) that the classifier was fine-tuned on."""
     out: Path = Path("predictions.csv")
-    """File of the predictions, in the order of the rows."""
+    """CSV file of the predictions, in the order of the rows."""
     bag_of_words: bool = True
     """Average the predictions with those of the bag of words, which is fitted on the same training rows."""
 

@@ -80,6 +80,6 @@ class Plateau(Monitor):
         self._reported = True
         if gap > -PLATEAU_MARGIN:
             say(
-                f"The model predicts no better than token frequencies yet: at {record.progress:.0%} of the budget the "
-                f"loss is {record.loss:.2f}, and the unigram baseline is {self._plateau_loss:.2f}. {self._advice}"
+                f"The model is not clearly better than the unigram baseline yet: at {record.progress:.0%} of the "
+                f"budget the loss is {record.loss:.2f}, and the baseline is {self._plateau_loss:.2f}. {self._advice}"
             )
