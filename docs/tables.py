@@ -28,6 +28,7 @@ ALL_ROWS = {
 }
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
+SEEDS_PLAIN = [f"2026-11-26-tiny-8000steps-plain-seed-{seed}" for seed in range(3)]
 BESIDE_ALL = {
     "`tiny`": "2026-11-25-tiny-30m",
     "`tiny` without views and finish": "2026-11-25-tiny-30m-plain",
@@ -260,10 +261,14 @@ def over_seeds(values: Sequence[float]) -> str:
 
 
 def pretraining_losses() -> str:
-    """Losses of the same three runs."""
-    columns = [losses(read(f"{record}/summary.json")) for record in SEEDS]
-    links = [f"[{number}](../records/{record}/)" for number, record in enumerate(SEEDS)]
-    return table(["seed", *columns[0]], [[link, *column.values()] for link, column in zip(links, columns)])
+    """Losses of the same three runs, and of three without sequences of views and without the embedding finish."""
+    rows, names = [], []
+    for recipe, records in (("`tiny`", SEEDS), ("`tiny` without views and finish", SEEDS_PLAIN)):
+        for seed, record in enumerate(records):
+            found = losses(read(f"{record}/summary.json"))
+            names = list(found)
+            rows.append([recipe, f"[{seed}](../records/{record}/)", *found.values()])
+    return table(["recipe", "seed", *names], rows)
 
 
 def beside_all() -> str:

@@ -76,6 +76,7 @@ PARSED = {
     "the package index, an environment of its own, or hours": (
         "make run",
         "make test",
+        "make test-all",
         "make check",
         "make docs",
         "make tables",
@@ -83,7 +84,7 @@ PARSED = {
         'make test ARGS="tests/data -x"',
         'make test ARGS="-n 0 tests/core --pdb"',
         'make test ARGS="tests/data --hypothesis-profile search"',
-        "AXE_CORE=axe.min.js make test ARGS=tests/reporting/test_browser.py",
+        'make test-all ARGS="-m extra"',
         "source .venv/bin/activate",
         "python3.11 -m venv .venv",
         ".venv/bin/pip install -c constraints.txt .",
