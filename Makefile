@@ -26,15 +26,16 @@ run: $(VENV)/.installed-run
 	$(BIN)/daybreak run $(ARGS)
 
 # tests/conftest.py counts the workers for "auto"; ARGS="-n 0" runs all tests in one process.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(PYTEST) $(ARGS)
 
 # The export is also read by transformers 4, which lies in a folder of its own with the versions that it needs.
 TRANSFORMERS_4 := transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2
 
 test-all: $(VENV)/.installed-test-all
-	OMP_NUM_THREADS=1 DAYBREAK_TEST_ALL='$(CURDIR)/$(VENV)/transformers-4' \
-		$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 DAYBREAK_TEST_ALL='$(CURDIR)/$(VENV)/transformers-4' $(PYTEST) $(ARGS)
 
 check: $(VENV)/.installed-check
 	$(BIN)/ruff check

@@ -39,7 +39,7 @@ SEARCHED = {
     "docstrings of the default run": "2026-11-25-search-docstrings",
     "text of 478 million characters": "2026-11-25-search",
 }
-SEARCHES = {"general": "2026-11-25-tiny-30m", "research": "2026-11-26-tiny-science-30m"}
+SEARCHES = {"general": BESIDE_ALL["`tiny`"], "research": "2026-11-26-tiny-science-30m"}
 """Searches in held-out text, by the kind of text that the model has read."""
 TEXTS = {
     "wiki": "Wikipedia",
@@ -238,19 +238,21 @@ def pretraining_seeds() -> str:
 
 def all_rows() -> str:
     """GLUE scores with all training rows, beside the baselines; the untrained network is that of the first model."""
-    rows = []
-    for name, record in ALL_ROWS.items():
-        results = {(result["task"], result["model"]): result for result in read(record)}
+    found = {
+        name: {(result["task"], result["model"]): result for result in read(record)}
+        for name, record in ALL_ROWS.items()
+    }
+    first = next(iter(found.values()))
+    same = [first[task, "pretrained"] for task in GLUE]
+    rows = [
+        ["training rows", *(f"{result['train_rows']:,}" for result in same)],
+        ["constant answer", *map(constant, same)],
+        ["bag of words", *map(bag_of_words, same)],
+        ["`tiny` without pretraining, one seed", *(score(first[task, "untrained"]) for task in GLUE)],
+    ]
+    for name, results in found.items():
         ours = [results[task, "pretrained"] for task in GLUE]
-        if not rows:
-            without = [results[task, "untrained"] for task in GLUE]
-            rows += [
-                ["training rows", *(f"{result['train_rows']:,}" for result in ours)],
-                ["constant answer", *map(constant, ours)],
-                ["bag of words", *map(bag_of_words, ours)],
-                ["`tiny` without pretraining, one seed", *map(score, without)],
-            ]
-        rows.append([f"[{name}](../records/{record})", *map(score, ours)])
+        rows.append([f"[{name}](../records/{ALL_ROWS[name]})", *map(score, ours)])
         rows.append(["averaged with the bag of words", *map(both, ours)])
     return table(["`distilled`, all training rows", *GLUE.values()], rows)
 
@@ -262,13 +264,17 @@ def over_seeds(values: Sequence[float]) -> str:
 
 def pretraining_losses() -> str:
     """Losses of the same three runs, and of three without sequences of views and without the embedding finish."""
-    rows, names = [], []
-    for recipe, records in (("`tiny`", SEEDS), ("`tiny` without views and finish", SEEDS_PLAIN)):
-        for seed, record in enumerate(records):
-            found = losses(read(f"{record}/summary.json"))
-            names = list(found)
-            rows.append([recipe, f"[{seed}](../records/{record}/)", *found.values()])
-    return table(["recipe", "seed", *names], rows)
+    recipes = {"`tiny`": SEEDS, "`tiny` without views and finish": SEEDS_PLAIN}
+    columns = [
+        {
+            "recipe": recipe,
+            "seed": f"[{seed}](../records/{record}/)",
+            **losses(read(f"{record}/summary.json")),
+        }
+        for recipe, records in recipes.items()
+        for seed, record in enumerate(records)
+    ]
+    return table(list(columns[0]), [list(column.values()) for column in columns])
 
 
 def beside_all() -> str:

@@ -16,11 +16,17 @@ import pytest
 Test = TypeVar("Test", bound=Callable[..., object])
 
 
-def needs(what: str, *modules: str) -> Callable[[Test], Test]:
-    """Mark a test as one of ``pytest -m extra`` that needs ``modules``.
+def marks(what: str, *modules: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a test of ``pytest -m extra`` that needs ``modules``, for a module's ``pytestmark``.
 
     ``what`` says how to get them, for the list of skipped tests.
     """
     missing = [name for name in modules if find_spec(name) is None]
-    skip = pytest.mark.skipif(bool(missing) and "DAYBREAK_TEST_ALL" not in os.environ, reason=f"needs {what}")
-    return lambda test: pytest.mark.extra(skip(test))
+    without = bool(missing) and "DAYBREAK_TEST_ALL" not in os.environ
+    return [pytest.mark.extra, pytest.mark.skipif(without, reason=f"needs {what}")]
+
+
+def needs(what: str, *modules: str) -> Callable[[Test], Test]:
+    """Put ``marks`` on one test."""
+    extra, skip = marks(what, *modules)
+    return lambda test: extra(skip(test))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_clusters import SMALL, done_parts, failing_step, hurry, kill_on_the_way, parts_of
+from needs import marks
 from small_texts import Contents, contents, left_over
 
 from daybreak.commands.prepare import prepare
@@ -15,8 +16,7 @@ from daybreak.core.errors import UserError
 from daybreak.data.pipeline.cluster import Cluster
 from daybreak.data.pipeline.workers import WorkerLost
 
-pytestmark = pytest.mark.extra
-pytest.importorskip("ray", reason="needs ray: make test-all")
+pytestmark = marks("ray: make test-all", "ray")
 
 
 @pytest.fixture(autouse=True)
