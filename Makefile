@@ -1,6 +1,6 @@
 # make run     install into .venv and do the main job; make run ARGS="mini --corpus texts/ --budget 15m"
 # make test    install and run the tests, a process for each core (up to six); make test ARGS="tests/data -x"
-# make test-all  the tests with every extra, Ray and transformers 4.57; ARGS="-m extra" runs only those that need them
+# make test-all  every test, with every extra, Ray and transformers 4.57; ARGS="-m extra" runs what make test leaves out
 # make check   ruff and mypy
 # make bench   the short form of every script in benchmarks/
 # make gpu     everything that a GPU is needed for, into gpu/; make gpu ARGS="--task-dir GLUE --minutes 60"

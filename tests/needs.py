@@ -1,7 +1,7 @@
-"""The mark of a test that needs more than ``make test`` installs.
+"""The mark of a test that ``make test`` leaves to ``make test-all``, because it needs more packages or takes long.
 
-Without it the test skips itself and names what is missing. ``make test-all`` installs everything and sets
-``DAYBREAK_TEST_ALL``; such a test then runs, and fails if something is missing after all.
+Such a test skips itself and says why. ``make test-all`` installs everything and sets ``DAYBREAK_TEST_ALL``; the test
+then runs, and fails if something is missing after all. ``-m extra`` selects these tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 
 def marks(what: str, *modules: str) -> list[pytest.MarkDecorator]:
-    """Return the marks of a test of ``pytest -m extra`` that needs ``modules``, for a module's ``pytestmark``.
+    """Return the marks of a test that needs ``modules``, for a module's ``pytestmark``.
 
     ``what`` says how to get them, for the list of skipped tests.
     """
@@ -30,3 +30,9 @@ def needs(what: str, *modules: str) -> Callable[[Test], Test]:
     """Put ``marks`` on one test."""
     extra, skip = marks(what, *modules)
     return lambda test: extra(skip(test))
+
+
+def takes_long(test: Test) -> Test:
+    """Leave a test to ``make test-all`` that takes more than ten seconds on idle cores and cannot be made shorter."""
+    skip = pytest.mark.skipif("DAYBREAK_TEST_ALL" not in os.environ, reason="takes long: make test-all")
+    return pytest.mark.extra(skip(test))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from benchmark_scripts import FOLDER, beside, script
+from needs import takes_long
 
 from daybreak.core.errors import UserError
 from daybreak.recipe import load_recipe
@@ -75,6 +76,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
 
 
+@takes_long
 def test_the_shortest_form_of_the_call(bare: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "gpu.py"), "--dry-run", "--work", str(tmp_path / "work")]
     done = subprocess.run([*command, "--only", "flagship,glue5"], env=bare, capture_output=True, text=True)

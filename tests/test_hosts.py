@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from needs import takes_long
 from rendezvous import wait_for_step
 from safetensors.torch import load_file
 
@@ -122,6 +123,7 @@ def flowing(log: Path) -> str:
 # ---------------------------------------------------------------- two hosts
 
 
+@takes_long
 def test_two_hosts_without_a_common_disk_train_as_one_process(
     hosts: tuple[Host, Host],
     started: list[Process],
@@ -144,6 +146,7 @@ def test_two_hosts_without_a_common_disk_train_as_one_process(
     assert max((one[name] - two[name]).abs().max().item() for name in one) <= 1e-5
 
 
+@takes_long
 def test_a_host_that_is_cut_off_is_named_and_the_other_goes_on_from_there(
     hosts: tuple[Host, Host],
     started: list[Process],
@@ -179,6 +182,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_other_goes_on_from_there(
 # ---------------------------------------------------------------- one host, workers killed
 
 
+@takes_long
 def test_killed_workers_are_started_again_and_the_run_goes_on(
     started: list[Process], data: Path, shape: list[str], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from needs import needs
+from needs import needs, takes_long
 from rendezvous import wait_for
 from warm_python import SERVERS
 
@@ -109,6 +109,7 @@ def test_it_runs_from_the_first_cell_to_the_last(tmp_path: Path, monkeypatch: py
     assert (folder / "report.html").resolve().as_uri() in said and "Returns the [MASK] of the array." in said
 
 
+@takes_long
 def test_a_session_of_a_hosted_gpu_that_ends_is_continued_by_the_same_cells(tmp_path: Path) -> None:
     text = tmp_path / "text.jsonl"
     words = ("river", "stone", "bridge", "garden", "winter", "music")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from needs import takes_long
 
 SCRIPTS = Path(__file__).parent / "pretended"
 pytestmark = [
@@ -67,6 +68,7 @@ def test_a_table_on_the_wrong_device_is_found_at_its_line(found: dict[str, Any])
     assert "on the same device" in found["planted"] and "first * cosine" in lines[number - 1]
 
 
+@takes_long
 def test_a_run_is_halved_stopped_resumed_verified_and_evaluated(data: Path, tmp_path: Path) -> None:
     rows = [{"text": f"tale {'old' if row % 2 else 'new'} {row}", "label": "ab"[row % 2]} for row in range(60)]
     (tmp_path / "task.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -84,6 +86,7 @@ def test_a_run_is_halved_stopped_resumed_verified_and_evaluated(data: Path, tmp_
     assert environment["device"] == "Pretended GPU"
 
 
+@takes_long
 def test_the_blocks_of_the_flagship_are_few_whole_graphs() -> None:
     """First, middle and last block in each of two stages; with local layers one kind more. None at other mask rates.
 

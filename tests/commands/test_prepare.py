@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from in_process import command
 from language_texts import language_texts
+from needs import takes_long
 from small_texts import contents, left_over, write_records
 
 import daybreak
@@ -329,6 +330,7 @@ def peak_bytes(text: Path, out: Path) -> int:
     return int(run.stdout.split()[-1])
 
 
+@takes_long
 def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
     for name, copies in (("small", 14), ("large", 34)):
         write_large(tmp_path / f"{name}.txt", copies)

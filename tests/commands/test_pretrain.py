@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from in_process import bits, exit_code
+from needs import takes_long
 from rendezvous import two_ranks, wait_for_step
 from safetensors.torch import load_file
 from small_models import small_recipe
@@ -144,6 +145,7 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     assert f"Verified: steps 0 to 600 of '{run}' are equal bit for bit" in again.stdout
 
 
+@takes_long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: torch compiles for a CPU with it")
 def test_a_compiled_run_goes_on_compiled_and_equals_its_replay(
     start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fake_studies import SMALL, cell, fake_cells
+from needs import takes_long
 from rendezvous import wait_for
 from scipy import stats
 from small_tasks import result
@@ -435,6 +436,7 @@ def test_a_study_is_recorded_with_its_scores(
 # ---------------------------------------------------------------- a real one
 
 
+@takes_long
 def test_a_killed_study_goes_on_within_its_cell_and_is_given_tasks_later(
     start: Callable[..., subprocess.Popen[str]], data: Path, shape: list[str], tasks: list[str], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from needs import takes_long
 from safetensors.torch import load_file
 from scipy.special import expit
 
@@ -107,6 +108,7 @@ def children_of(process: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(process).children() if "popen_loky" in " ".join(child.cmdline())]
 
 
+@takes_long
 def test_no_worker_outlives_a_killed_evaluation(encoder: Path, weather: Path, tmp_path: Path, start: Start) -> None:
     out = tmp_path / "out"
     begun = start(
