@@ -102,6 +102,24 @@ def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: Wri
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["one", "two"]
 
 
+def test_a_model_keeps_its_name_and_its_fine_tunings_after_its_folder_was_renamed(
+    encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, options = Path(shutil.copytree(encoder, tmp_path / "old")), {"epochs": 1, "rows": 20, "seeds": 1}
+    evaluate(model, [str(weather)], **options)
+    moved = model.rename(tmp_path / "new")
+    evaluate(moved, [str(weather)], **options, untrained=True)
+    capsys.readouterr()
+    evaluate(moved, [str(weather)], **options)
+    assert "all fine-tunings were finished" in capsys.readouterr().out
+    assert [(each.model_name, each.model) for each in read_results(moved / "results.json")] == [
+        ("old", "pretrained"),
+        ("old", "untrained"),
+    ]
+    evaluate(moved, [str(weather)], **options, out=tmp_path / "both")
+    assert [each.model_name for each in read_results(tmp_path / "both/results.json")] == ["new"]
+
+
 def test_a_run_folder_gets_results_and_a_new_card(encoder: Path, weather: Path, write_run: Callable[..., Path]) -> None:
     run = write_run()
     shutil.copytree(encoder, run / "model", dirs_exist_ok=True)

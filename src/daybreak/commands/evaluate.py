@@ -157,11 +157,14 @@ def evaluate(
             _check_submission(found, submission)
         results_file = RunFolder(make_folder(Path(out or source.usual))).results
         refuse_link_out(results_file.parent, RunFolder(results_file.parent).cells)
-        read_results(results_file)
+        earlier = read_results(results_file)
         if save is not None:
             check_savable(found, chosen, source.folder)
         targets = _save_folders(found, save, results_file)
         weights = model_digest(source.folder, random=False)
+        names = [one.model_name for one in earlier if one.weights == weights and one.model_name]
+        if names and source.name not in names and results_file.parent == source.usual:
+            source = replace(source, name=names[0])  # the folder was renamed, and the model is the same
         evaluations, parallel = _evaluations(
             found,
             source,
