@@ -53,6 +53,11 @@ def rows(line: str, count: int = 40, labels: tuple[str, str] = ("pos", "neg")) -
             "id,text,price\n" + rows("{i},{text},{score}"),
             {"text": "text", "label": "price", "kind": "regression", "metric": "spearman"},
         ),
+        (
+            "decimals.csv",
+            "id;text;price\n" + rows("{i};{text};{score}").replace(".", ","),
+            {"text": "text", "label": "price", "kind": "regression", "train": "decimals-commas.csv"},
+        ),
         ("id.tsv", "id\ttext\tlabel\n" + rows("{i}\t{text}\t{label}"), {"text": "text", "format": "tsv"}),
         ("quoted.csv", "text,label\n" + rows('"{text}, and ""so"" on",{label}'), {"text": "text", "label": "label"}),
         ("windows.csv", "text,label\r\n" + rows("{text},{label}\r"), {"text": "text", "label": "label"}),
@@ -125,6 +130,18 @@ def test_other_delimiters_get_a_copy_with_commas(
     task = read_task_file(out)
     assert task.train.name == "german-commas.csv" and len(load_task(task).train.targets) == 36
     assert "a copy of german.csv with commas in place of" in capsys.readouterr().out
+
+
+def test_numbers_with_a_decimal_comma_get_a_point_and_other_cells_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "grades.csv"
+    grades = [f"{number % 4 + 1},{number % 5}" for number in range(20)]
+    table.write_text("words;grade\n" + "".join(f"in all {grade};{grade}\n" for grade in grades) + "2,5;1,0\n")
+    task = read_task_file(init_task(table))
+    copied = [f'"in all {grade}",{grade.replace(",", ".")}\n' for grade in grades]
+    assert task.train.read_text() == "words,grade\n" + "".join(copied) + '"2,5",1.0\n'
+    assert "with commas in place of semicolons and points in place of decimal commas" in capsys.readouterr().out
 
 
 def test_objects_and_their_missing_fields(tmp_path: Path) -> None:

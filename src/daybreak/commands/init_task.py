@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,8 @@ from daybreak.evaluation.tasks.tables import as_text, nfc, parquet_of, readable,
 ROWS = 20_000
 """Largest number of rows to look at, evenly spread, because a table may be sorted by its label."""
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+"""A number in tables with semicolons, which programs write where the comma is the decimal sign."""
 LABELS = "label labels class category target sentiment intent topic tag queue stars rating score y gold answer".split()
 TEXTS = "text sentence content body document review comment message tweet title description question premise".split()
 PAIRS = (
@@ -146,7 +148,7 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
     """Write the task file of a table of labelled rows and print each decision with its reason.
 
     A table that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file, because
-    ``evaluate`` reads commas.
+    ``evaluate`` reads commas. Numbers with a decimal comma beside semicolons get a point in the copy.
 
     Returns:
         The path of the task file, checked to load in ``evaluate``.
@@ -168,8 +170,10 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
         train = out.with_name(f"{table.stem}-commas.csv")
         if train.exists() and not overwrite:
             raise UserError(f"'{train}' exists already.", "Move it away, or replace it with --overwrite.")
-        _copy_with_commas(table, found.delimiter, train)
+        numbers = {place for place, column in enumerate(found.columns) if column.is_numeric}
+        pointed = _copy_with_commas(table, found.delimiter, train, numbers if found.delimiter == ";" else set())
         reason = f"a copy of {table.name} with commas in place of {DELIMITERS[found.delimiter]}"
+        reason += " and points in place of decimal commas" if pointed else ""
     chosen.reasons["train"] = reason
     write_text(out, toml(_task_name(out.stem), train, out.parent, found, chosen))
     try:
@@ -219,6 +223,8 @@ def read_table(path: Path) -> Table:
     with readable(path):
         step = _step(sum(1 for _ in _rows(text, delimiter, quoting)))
         rows = list(itertools.islice(_rows(text, delimiter, quoting), 0, None, step))
+    if delimiter == ";":
+        rows = [list(map(_with_point, row)) for row in rows]
     width = Counter(map(len, rows)).most_common(1)[0][0]
     if width < 2:
         raise UserError(
@@ -432,12 +438,19 @@ def _task_name(stem: str) -> str:
     return f"my-{name}" if name in KNOWN or name in TASK_LISTS else name
 
 
-def _copy_with_commas(table: Path, delimiter: str, out: Path) -> None:
+def _copy_with_commas(table: Path, delimiter: str, out: Path, numbers: Collection[int]) -> bool:
+    """Write the table with commas, and with decimal points in the columns ``numbers``; return whether there are any."""
     with readable(table), table.open(encoding="utf-8-sig", newline="") as file:
         rows = [row for _, row in split_csv(file, delimiter) if any(cell.strip() for cell in row)]
+    pointed = [[_with_point(cell) if place in numbers else cell for place, cell in enumerate(row)] for row in rows]
     copied = io.StringIO()
-    csv.writer(copied, lineterminator="\n").writerows(rows)
+    csv.writer(copied, lineterminator="\n").writerows(pointed)
     write_text(out, copied.getvalue())
+    return pointed != rows
+
+
+def _with_point(cell: str) -> str:
+    return cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell) else cell
 
 
 def _is_number(cell: str) -> bool:
