@@ -86,6 +86,7 @@ def test_a_text_may_be_longer_than_the_csv_module_allows_by_itself(tmp_path: Pat
         ("a\tb\n", ("a",), {}, "holds no rows"),
         ("a\tb\nx\ty\n", ("c",), {}, "no column 'c': it holds 'a', 'b'"),
         ("text\tlabel\nx\ty\n", ("texts",), {}, "Did you mean 'text'?"),
+        ("a;b\nx;y\n", ("a",), {"format": "csv"}, "holds the one column 'a;b', and no column 'a'"),
         ("a\tb\nx\ty\n", (2,), {}, "no column 2: it holds columns 0 to 1"),
         ("x\ty\n", ("a",), {"header": False}, "read without a header"),
         ("a\tb\n" + "x\n" * 9, ("a", "b"), {}, "9 of the 9 rows"),

@@ -30,6 +30,9 @@ SKIPPED_FRACTION = 0.1
 SHOWN, MANY = 60, 20
 """Most characters of a value, and most columns of a file, in a message."""
 
+MARKS = ",;\t|"
+"""Marks between cells. A header of one cell that has one of them is not separated as the format says."""
+
 LONGEST_CELL = 16 << 20
 """Characters of a cell of a .csv file; the csv module alone allows 131,072."""
 
@@ -200,6 +203,11 @@ def _positions(path: Path, columns: Columns, first: list[str], header: bool) -> 
                 "Give the column's 0-based number, or set header = true.",
             )
         elif column not in names:
+            if len(names) == 1 and any(mark in names[0] for mark in MARKS):
+                raise UserError(
+                    f"'{path}' holds the one column {shown(names[0])}, and no column {shown(column)}.",
+                    "Separate the cells of a .csv file by commas, those of a .tsv file by tabs.",
+                )
             raise _no_column(path, column, names)
         else:
             positions.append(names.index(column))
