@@ -385,7 +385,7 @@ def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
     ran = fake_cells(place, monkeypatch, {})
     study(seeds=3, **asked_of(data, place.out), question="How many sequences?")
     assert len(ran) == 6 and not judged
-    found = study(seeds=3, **asked_of(data, place.out), tasks=tasks, task_seeds=1)
+    found = study(seeds=3, **asked_of(data, place.out), tasks=list(map(Path, tasks)), task_seeds=1)
     assert found.question == "How many sequences?"
     assert len(ran) == 6 and sorted(judged) == sorted(ran)
     assert read_json(place.out / "study.json", Study) == found and found.finished
@@ -408,10 +408,10 @@ def test_a_void_cell_is_fine_tuned_once_and_a_refused_one_never(
     place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
     void = {"a-seed-0": "busy", "b-seed-0": experiment.REFUSED, "b-seed-0-again": experiment.REFUSED}
     fake_cells(place, monkeypatch, void)
-    found = study(seeds=1, **asked_of(data, place.out), tasks=tasks)
+    found = study(seeds=1, **asked_of(data, place.out), tasks=tasks[0])
     assert judged == ["a-seed-0"] and not found.task_comparisons
     judged.clear()
-    study(seeds=1, **asked_of(data, place.out), tasks=tasks, repeat_void=True)
+    study(seeds=1, **asked_of(data, place.out), tasks=tasks[0], repeat_void=True)
     assert judged == ["a-seed-0-again"]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tyro.conf import Positional
 
 from daybreak.commands import with_current_flags
-from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
+from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, listed, parse
 from daybreak.commands.report import report
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
@@ -105,7 +105,7 @@ def study(
     threads: int = 0,
     repeat_void: bool = False,
     question: str = "",
-    tasks: Sequence[str] = (),
+    tasks: Sequence[Path | str] | Path | str = (),
     task_dir: Path | str | None = None,
     protocol: str = DEFAULT_PROTOCOL,
     task_seeds: int | None = None,
@@ -134,7 +134,7 @@ def study(
     named_apart(variants)
     settings = settled(variants, budget, seeds, threads)
     heldout_sets(variants, data)
-    chosen = choose_tasks(tasks, task_dir, protocol, task_seeds)
+    chosen = choose_tasks([str(task) for task in listed(tasks)], task_dir, protocol, task_seeds)
     shards, names = open_shards(data), [one.name for one in variants]
     manifest = shards.manifest
     found = Study(
