@@ -122,7 +122,7 @@ def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
     ran = fake_cells(place, monkeypatch, {})
@@ -142,6 +142,9 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     ):
         with pytest.raises(UserError, match=words):
             study(**{**asked, **change})
+    assert "seeds, and this command counts" not in capsys.readouterr().out
+    assert len(study(**asked).cells) == 4
+    assert "The study has 3 seeds, and this command counts 2: --seeds 3 counts all." in capsys.readouterr().out
     assert len(ran) == 6
 
 

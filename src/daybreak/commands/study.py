@@ -127,7 +127,7 @@ def study(
     """
     from daybreak.pretraining.run_start import refuse_other_data
     from daybreak.studies.cell_tasks import choose_tasks
-    from daybreak.studies.experiment import cells_of, heldout_sets, named_apart, refuse_others, settled
+    from daybreak.studies.experiment import cells_of, heldout_sets, named_apart, refuse_others, say_fewer_seeds, settled
     from daybreak.studies.paired_losses import compare_all, compare_scores
 
     data, out = Path(data), Path(out)
@@ -160,6 +160,7 @@ def study(
             earlier = read_json(out / STUDY_FILE, Study)
             refuse_others(out, earlier.settings, found.settings)
             _refuse_other_data(out, earlier, found)
+            say_fewer_seeds(earlier.seeds, seeds)
             found = replace(found, question=question or earlier.question)
         place = StudyFolder(out=out, budget=budget, threads=settings.threads)
         cells = cells_of(variants, place, seeds, lambda _: data)

@@ -230,7 +230,7 @@ def _prepared(
     seeds: int,
 ) -> DataStudy:
     """Prepare the texts and return the study before its first cell; data prepared from the same texts are kept."""
-    from daybreak.studies.experiment import refuse_others
+    from daybreak.studies.experiment import refuse_others, say_fewer_seeds
 
     found = [
         find_text(
@@ -251,6 +251,7 @@ def _prepared(
         if earlier.identity != identity:
             raise UserError(f"The study in '{out}' was started on other text.", "Give its texts, or another --out.")
         refuse_others(out, earlier.settings, settings)
+        say_fewer_seeds(earlier.seeds, seeds)
         return replace(earlier, seeds=seeds, question=question or earlier.question)
     data = out / "data"
     made_for = data / "identity.json"

@@ -174,6 +174,12 @@ def refuse_others(out: Path, before: StudySettings, now: StudySettings) -> None:
         raise UserError(f"The study in '{out}' was started with {words}.", "Use the same options, or another --out.")
 
 
+def say_fewer_seeds(before: int, now: int) -> None:
+    """Say that runs of a study are left out of the result of a command with fewer seeds, as of one without --seeds."""
+    if now < before:
+        say(f"The study has {before} seeds, and this command counts {now}: --seeds {before} counts all.")
+
+
 def forecast(cells: Sequence[Cell], study: StudyFolder, tasks: CellTasks | None = None) -> None:
     """Print how long the study takes, and the tasks after each cell."""
     left = [cell for cell in cells if not RunFolder(study.folder(cell)).summary.exists()]
