@@ -139,7 +139,7 @@ def test_time_grows_with_the_page_only(pattern: str) -> None:
         (b"<meta charset=rot13>abc", "<meta charset=rot13>abc"),
         (b"<meta charset=idna>abc", "<meta charset=idna>abc"),
         (b"<meta charset=nonsense>caf\xc3\xa9", "<meta charset=nonsense>caf\u00e9"),
-        (b"mostly fine \xff text", "mostly fine  text"),
+        (b"mostly fine \xff text", "mostly fine \ufffd text"),
         (b"\xff\xfa\xfb" * 200, None),
         (b"\x7fELF\0\0", None),
     ],
@@ -173,8 +173,11 @@ def test_files_that_are_no_pages_are_counted(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "b.html").write_text("<p>long" * 200)
     (tmp_path / "c.htm").write_bytes(b"\0\1\2")
     (tmp_path / "d.html").write_text("<script>only()</script>")
+    (tmp_path / "e.html").write_bytes(b"<p>na\xefve caf\xe9")
     skips = Skips()
     files = find_files([tmp_path])
     found = list(read_documents(files, DocumentRule("line"), "text", skips, ByteCounter()))
-    assert found == [Document("fine", str(tmp_path))]
-    assert skips.counts == {"pages over 0 MiB": 1, "undecodable pages": 1}
+    assert [document.text for document in found] == ["fine", "nave caf"]
+    assert found[0] == Document("fine", str(tmp_path))
+    assert skips.counts == {"pages over 0 MiB": 1, "undecodable pages": 1, "undecodable characters of pages": 2}
+    assert skips.first["undecodable characters of pages"].endswith("e.html'")

@@ -24,6 +24,7 @@ LARGEST_PAGE = 16 << 20
 """Bytes. Larger pages are skipped."""
 ENCODING_HEAD = 4096
 """Bytes that are searched for the declared encoding."""
+UNDECODABLE = "\ufffd"
 LONGEST_VALUE = 1 << 16
 """Characters of an attribute value. A quote that is not closed within them is ignored."""
 
@@ -76,7 +77,7 @@ _CONTAINED_IN = {
 
 
 def read_page(part: FileRange) -> Iterator[str]:
-    """Yield the text of one HTML file, unless it is too large or cannot be decoded, which is counted."""
+    """Yield the text of one HTML file, unless it is too large or cannot be decoded; what is left out is counted."""
     with open_file(part.file, part.byte_counter) as stream:
         raw = stream.read(LARGEST_PAGE + 1)
     if len(raw) > LARGEST_PAGE:
@@ -85,15 +86,18 @@ def read_page(part: FileRange) -> Iterator[str]:
     text = decode_page(raw)
     if text is None:
         part.skips.add("undecodable pages", f"'{part.file.name}'")
-    elif found := visible_text(text):
+        return
+    if dropped := text.count(UNDECODABLE):
+        part.skips.add("undecodable characters of pages", f"'{part.file.name}'", count=dropped)
+    if found := visible_text(text.replace(UNDECODABLE, "")):
         yield found
 
 
 def decode_page(raw: bytes) -> str | None:
-    """Decode by byte order mark, by the declared encoding, or as UTF-8; a few invalid bytes are dropped.
+    """Decode by byte order mark, by the declared encoding, or as UTF-8.
 
     Returns:
-        The text; None if it contains many invalid bytes or NULs.
+        The text, with UNDECODABLE in place of a few invalid bytes; None if it contains many of them or NULs.
     """
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
@@ -103,10 +107,8 @@ def decode_page(raw: bytes) -> str | None:
         named = _NAMED.search(raw[:ENCODING_HEAD])
         encoding = _encoding(named[1].decode()) if named else "utf-8"
     text = raw.decode(encoding, "replace")
-    wrong = text.count("\ufffd")
-    if "\0" in text or wrong > max(FEW_BAD, BAD_FRACTION * len(text)):
-        return None
-    return text.replace("\ufffd", "")
+    wrong = text.count(UNDECODABLE)
+    return None if "\0" in text or wrong > max(FEW_BAD, BAD_FRACTION * len(text)) else text
 
 
 def _encoding(label: str) -> str:
