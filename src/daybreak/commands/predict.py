@@ -80,7 +80,7 @@ def predict(
             f"The kind of the task is {kind.name}, which predict does not support.",
             f"Use the folder with transformers.AutoModel{kind.head}.",
         )
-    if file.resolve() == path.resolve():
+    if file.resolve() in (each.resolve() for each in (path, *described.files.values())):
         raise UserError(f"'{file}' holds the rows and would be overwritten.", "Choose another file with --out.")
     if file.is_dir():
         raise UserError(f"'{file}' is a folder.", "Name a file in it with --out.")
