@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.commands.evaluate import evaluate
+from daybreak.commands.evaluate import EvaluateOptions, evaluate
+from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.evaluation.finetuning.results import read_results
@@ -204,6 +205,13 @@ def test_bad_input_is_refused_before_any_training(
     assert fault in caught.value.sentence
     assert caught.value.remedy
     assert (tmp_path / "full/letter.txt").read_text() == "kept"
+
+
+def test_commas_separate_tasks_and_may_be_in_the_path_of_one(tmp_path: Path) -> None:
+    mine = str(tmp_path / "bills, old.toml")
+    Path(mine).touch()
+    for typed, names in ((mine, (mine,)), ("cola, rte,", ("cola", "rte")), ("a.toml,b.toml", ("a.toml", "b.toml"))):
+        assert parse(EvaluateOptions, "evaluate", ["model", "--tasks", typed]).tasks == names
 
 
 def test_two_tasks_of_one_name_are_refused(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,12 +27,19 @@ REQUIRES = {"--extend": "--from", "--general": "--init", "--new-vocabulary": "--
 """Options that need another one."""
 
 
+def _separated(text: str) -> tuple[str, ...]:
+    """Return the names in ``text``: the path of a task file, which may contain commas, or several separated by them."""
+    if text.endswith(".toml") and os.path.isfile(text):
+        return (text,)
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 CommaSeparated = Annotated[
     tuple[str, ...],
     PrimitiveConstructorSpec(
         nargs=1,
         metavar="NAME,NAME",
-        instance_from_str=lambda words: tuple(name.strip() for name in words[0].split(",") if name.strip()),
+        instance_from_str=lambda words: _separated(words[0]),
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda names: [",".join(names)],
     ),
