@@ -100,6 +100,9 @@ def test_a_run_in_its_first_seconds_is_starting(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match=r"holds no recipe\.json"):
         status(tmp_path / "none")
+    (tmp_path / "none" / "study.json").touch()
+    with pytest.raises(UserError, match=r"none' is the folder of a study, not of a run\. Read report\.html"):
+        status(tmp_path / "none")
 
 
 def test_damaged_records_and_an_edited_recipe_are_named(write_run):

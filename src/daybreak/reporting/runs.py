@@ -29,6 +29,7 @@ from daybreak.schemas.run import (
     TraceRecord,
     ValidationRecord,
 )
+from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE
 from daybreak.schemas.tasks import Average, TaskResult
 
 Line = StepRecord | ValidationRecord | MachineRecord
@@ -186,6 +187,11 @@ def read_run(path: Path) -> RunRecords:
     """
     folder = RunFolder(path)
     if not folder.recipe.is_file():
+        if any((path / name).is_file() for name in (STUDY_FILE, DATA_STUDY_FILE)):
+            raise UserError(
+                f"'{path}' is the folder of a study, not of a run.",
+                "Read report.html or the .md file in it, or name one of its runs, which are in cells.",
+            )
         problem = "is not a run folder: it holds no recipe.json" if path.is_dir() else "does not exist"
         raise UserError(f"'{path}' {problem}.", "Give a folder written by `daybreak run` or `daybreak pretrain`.")
     recipe = read_recipe_file(folder.recipe)
