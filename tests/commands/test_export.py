@@ -119,7 +119,7 @@ def test_what_cannot_be_exported_is_refused(run: Path, data: Path, refused: Refu
         assert f"{flag[0]} applies to runs only" in refused("export", run / "model", "--out", out, *flag)
     (run / "summary.json").unlink()
     assert "no checkpoint yet" in refused("export", run, "--out", out, "--data", data)
-    assert "no prepared data" in refused("export", run, "--out", out)
+    assert "Name their folder with --data." in refused("export", run, "--out", out)
     assert not out.exists()
 
 

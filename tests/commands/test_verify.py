@@ -199,7 +199,7 @@ def test_missing_lines_of_the_trace_are_one_sentence(missing: slice, run: Path, 
 
 
 def test_what_cannot_be_verified_is_refused(run: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
-    assert "no prepared data" in refused("verify", run)
+    assert "Name their folder with --data." in refused("verify", run)
     assert "no prepared data" in refused("verify", run, "--data", tmp_path / "nothing")
     assert "is not a run folder" in refused("verify", tmp_path, "--data", data)
     (run / "summary.json").unlink()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from daybreak.commands.options import RecipeFileOptions, RunDataOptions, keywords, load_recipe_file, parse
+from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, keywords, load_recipe_file, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import is_empty, make_folder, read_json
 from daybreak.core.run_folder import RunFolder
@@ -101,7 +101,7 @@ def export(
         copy_model_folder(source.model, out)
         say(f"Copied the finished model to {out}.")
     else:
-        _export_checkpoint(source, source.best if best else source.checkpoints, out, Path(data or run / "data"))
+        _export_checkpoint(source, source.best if best else source.checkpoints, out, data_of(run, data))
     if onnx and (out / REFUSED).exists():
         raise UserError(
             f"The model in '{out}' failed its parity check, so no ONNX is written.",

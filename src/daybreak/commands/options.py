@@ -148,6 +148,13 @@ def listed(names: Sequence[Path | str] | Path | str) -> list[Path | str]:
     return [names] if isinstance(names, Path | str) else list(names)
 
 
+def data_of(run: Path, data: Path | str | None) -> Path:
+    """Return the folder of a run's prepared data: ``data``, or RUN/data if it is None."""
+    if data is None and not (run / "data" / "manifest.json").is_file():
+        raise UserError(f"The prepared data of '{run}' are not in '{run / 'data'}'.", "Name their folder with --data.")
+    return Path(data or run / "data")
+
+
 def value_of(flag: str, arguments: Sequence[str]) -> str:
     """Return the value of a flag before parsing, because it decides which options exist.
 

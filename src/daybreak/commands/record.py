@@ -19,7 +19,7 @@ from typing import Any
 from tyro.conf import Positional
 
 import daybreak
-from daybreak.commands.options import RecipeFileOptions, RunDataOptions, load_recipe_file, parse
+from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, load_recipe_file, parse
 from daybreak.commands.verify import verify
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_json, write_text
@@ -83,11 +83,12 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     for file in STUDIES:
         if (run / file).is_file():
             return _record_study(run / file, out, name)
-    folder, data = RunFolder(run), data or run / "data"
+    folder = RunFolder(run)
     refuse_unfit(folder)
     files, draft = evidence(folder), describe(folder)
     recipe = draft.recipe.removeprefix(FAMILY)
     target = _new_record(out, draft.date, name, slug(f"{recipe}-{draft.budget}-seed-{draft.seed}"))
+    data = data_of(run, data)
     text = fingerprints(
         load_recipe(run), open_shards(data), data, first=read_json(folder.decisions, Decisions).first_heldout
     )

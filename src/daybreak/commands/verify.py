@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from daybreak.commands.options import RecipeFileOptions, RunDataOptions, load_recipe_file, parse
+from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, load_recipe_file, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.process import uptime
@@ -52,10 +52,10 @@ def verify(run: Path | str, *, data: Path | str | None = None, last: int = 0) ->
     from daybreak.training.recovery import current_change
 
     run = Path(run)
-    data = Path(data or run / "data")
     folder = RunFolder(run)
     if not folder.recipe.is_file():
         raise UserError(f"'{run}' is not a run folder.", "Name a folder that daybreak pretrain made.")
+    data = data_of(run, data)
     recipe, decisions = load_recipe(run), read_json(folder.decisions, Decisions)
     shards = open_shards(data)
     refuse_other_data(folder, shards)
