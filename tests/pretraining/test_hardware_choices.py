@@ -170,6 +170,21 @@ def test_nothing_is_compiled_after_the_first_step(
     assert counter.frame_count == compiled > 0
 
 
+def test_a_measured_microbatch_leaves_no_smaller_one_to_compile_in_the_first_step(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "fastest_microbatch", lambda *_: 32)
+    counter = CompileCounterWithBackend("eager")
+    compiles_with(counter, monkeypatch)
+    made = begun(order(data, tmp_path / "compiled", compile="on", batch=48))
+    compiled = counter.frame_count
+    take_step(made, START, 0.0)
+    assert (made.decisions.microbatch, counter.frame_count) == (24, compiled)
+    assert begun(order(data, tmp_path / "plain", batch=48)).decisions.microbatch == 32
+    asked = begun(order(data, tmp_path / "asked", compile="on", batch=48, microbatch=32))
+    assert asked.decisions.microbatch == 32
+
+
 def test_code_does_not_depend_on_the_number_of_positions_of_a_batch(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,9 +132,11 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     decisions = replace(decisions, precision=precisions[-1])
     training = replace(training, decisions=decisions)
     rows = decisions.microbatch or _microbatch(training, start)
-    training = _with_rows(training, _filled(training, start, rows) if job.fill_memory else rows)
+    rows = _filled(training, start, rows) if job.fill_memory else rows
     if calibration.worth_compiling(recipe.compile, training.device, job.budget):
-        training = _compiled(training, start)
+        training = _compiled(_with_rows(training, rows if rows == recipe.microbatch else _even(training, rows)), start)
+    else:
+        training = _with_rows(training, rows)
     training, costs = _with_costs(training, start, precisions)
     decisions = training.decisions
     final = training.validation.whole_seconds(costs.row)
@@ -262,6 +264,15 @@ def _filled(training: Training, start: Progress, rows: int) -> int:
     largest, speed = training.world.broadcast(measured)
     say(f"Microbatch: {largest} sequences fill the memory, at {speed:.0%} of the speed of {rows}.")
     return largest
+
+
+def _even(training: Training, rows: int) -> int:
+    """The microbatch that divides a device's sequences into as many parts as ``rows`` does, of one size if possible.
+
+    A smaller last one has another shape, which would be compiled in the first step.
+    """
+    part = -(-training.decisions.batch // training.world.size)
+    return -(-part // -(-part // rows))
 
 
 def why_no_forecast(recipe: Recipe) -> str:
