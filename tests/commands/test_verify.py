@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from in_process import exit_code, stopped_at
 from rendezvous import two_ranks, wait_for_step
 from safetensors.torch import load_file, save_file
 
-from daybreak.core.files import read_json
+from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
-from daybreak.pretraining.replay import first_difference
-from daybreak.schemas.run import Decisions, StepRecord
+from daybreak.pretraining.replay import difference_error, first_difference
+from daybreak.recipe import load_recipe
+from daybreak.schemas.run import Decisions, Environment, StepRecord
 from daybreak.training.clock import BudgetClock, Tick, read_trace
+from daybreak.training.hardware import probe
 
 Refused = Callable[..., str]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -177,6 +181,29 @@ def test_a_changed_clock_reading_is_found(run: Path, data: Path, refused: Refuse
     said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
     # What was kept before is still equal; the first that is not is named.
     assert "before-decay/step-000000016: equal" in said and "differs from before-end/step-000000036" in said
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [("bert-gpu", "attention with dropout"), ("base --length 512", "attention over more than 128"), ("crammed", "")],
+)
+def test_sums_that_a_gpu_adds_in_any_order_are_named_as_a_reason(
+    recipe: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, _, length = recipe.partition(" --length ")
+    folder = RunFolder(tmp_path)
+    machine = Environment(
+        daybreak="", python="", torch="", platform="", device="", cores=1, memory_gib=1.0, started=0.0
+    )
+    monkeypatch.setattr(probe, "describe", lambda *_: machine)
+    write_json(folder.environment, machine)
+    write_json(folder.recipe, replace(load_recipe(name), length=int(length or 128)))
+    decisions = Decisions(
+        device="cuda", threads=1, precision="bfloat16", microbatch=8, world_size=1, reserve_seconds=0.0,
+        validation_rows=1, validation_marks=0, matmul_gflops={},
+    )  # fmt: skip
+    remedy = difference_error(folder, decisions, "").remedy
+    assert f"or it is rounding: {reason}" in remedy if reason else "rounding" not in remedy
 
 
 def test_a_changed_norm_is_found(data: Path, shape: list[str], refused: Refused, tmp_path: Path) -> None:

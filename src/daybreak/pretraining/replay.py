@@ -31,9 +31,9 @@ from daybreak.training.recovery import current_change
 from daybreak.training.step import MicrobatchTooLarge, Training
 
 FIXED_ORDER = 128
-"""Sequence length up to which attention sums gradients in a fixed order on a GPU: one block of keys, or two with a mask
-(``models.layers``). More are added in the order in which they finish (FlashAttention-2, arXiv 2307.08691, section 3.1).
-"""
+"""Sequence length up to which attention without dropout sums gradients in a fixed order on a GPU: one block of keys, or
+two with a mask (``models.layers``). More are added in the order in which they finish (FlashAttention-2, arXiv
+2307.08691, section 3.1)."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def replay(
                 differences.append(_validation_difference(job.run, training))
             # Only the first rank knows the recorded norms.
             if found := world.broadcast("; ".join(filter(None, differences))):
-                raise _difference_error(job.run, decisions, found)
+                raise difference_error(job.run, decisions, found)
             say(f"{weights.name}: equal, {weights.step:,} of {total:,} steps.")
     compared = f"{norms.compared:,} recorded gradient norms and {len(saved)} sets of weights"
     say(f"Verified: steps {first:,} to {total:,} of '{job.run.path}' are equal bit for bit ({compared}).")
@@ -225,7 +225,7 @@ def first_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor], where: 
     return ""
 
 
-def _difference_error(run: RunFolder, decisions: Decisions, differences: str) -> UserError:
+def difference_error(run: RunFolder, decisions: Decisions, differences: str) -> UserError:
     """Return the error of a replay that differs, with possible causes."""
     environment = read_json(run.environment, Environment)
     now = probe.describe(torch.device(decisions.device), environment.started)
@@ -240,6 +240,9 @@ def _difference_error(run: RunFolder, decisions: Decisions, differences: str) ->
         if changed
         else "Restore its records and data: one of them was changed"
     )
-    if decisions.device == "cuda" and load_recipe(run.path).longest_row > FIXED_ORDER:
-        remedy += f", or it is rounding: attention over more than {FIXED_ORDER} positions sums in any order on a GPU"
+    recipe = load_recipe(run.path)
+    dropout = getattr(recipe.model, "attention_dropout", getattr(recipe.model, "dropout", 0.0))
+    if decisions.device == "cuda" and (dropout or recipe.longest_row > FIXED_ORDER):
+        what = "with dropout" if dropout else f"over more than {FIXED_ORDER} positions"
+        remedy += f", or it is rounding: attention {what} sums in any order on a GPU"
     return UserError(f"'{run.path}' differs from its records: {differences}.", f"{remedy}.")
