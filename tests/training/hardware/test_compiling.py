@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor import utils as inductor
 from toy_run import equal, journaled, training
 
 from daybreak.core.batch import Batch
@@ -127,6 +130,16 @@ def test_one_position_asked_can_be_compiled_too() -> None:
     compile_blocks(model, "aot_eager")
     rows = batch(4)  # 15 % of 4 is one position
     assert backward(model, rows, 0.9) == pytest.approx(backward(plain, rows, 0.9), rel=1e-6)
+
+
+def test_a_small_gpu_is_not_warned_of_a_tuning_that_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[logging.LogRecord] = []
+    monkeypatch.setattr(inductor.log, "handle", said.append)
+    monkeypatch.setattr(
+        inductor.DeviceProperties, "create", lambda _: SimpleNamespace(major=8, multi_processor_count=28)
+    )
+    compile_blocks(built(SHAPES["bert"]), "eager")
+    assert not inductor.is_big_gpu.__wrapped__(torch.device("cuda")) and said == []
 
 
 def test_names_and_the_state_dict_do_not_show_it() -> None:

@@ -15,6 +15,7 @@ B sequences, L positions, K chosen positions.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,8 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor", *, count_varie
     from torch import _dynamo
 
     keep_compiled()
+    # Torch warns on most home GPUs that they are too small for a tuning which nobody asks for.
+    logging.getLogger("torch._inductor.utils").setLevel(logging.ERROR)
     torch.compiler.reset()  # graphs of an earlier model in this process count against the limit
     _dynamo.config.recompile_limit = MAX_GRAPHS
     # A graph break would hide that a block cannot be compiled: require one whole graph, or raise.
