@@ -170,6 +170,8 @@ def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ending(KeyboardInterrupt())[0] == 130
     code, text = ending(MemoryError())
     assert code == 2 and text.startswith("daybreak: out of memory.") and "Traceback" not in text
+    code, text = ending(RuntimeError("CUDA error: no kernel image is available for execution on the device"))
+    assert code == 2 and "no code for this GPU" in text and "Traceback" not in text
     assert ending(BrokenPipeError()) == (1, "")  # daybreak status RUN | head -1
     code, text = ending(ZeroDivisionError("of ours"))
     assert code == 1 and "Traceback" in text and "this is a bug in Daybreak" in text

@@ -31,6 +31,9 @@ end (OpenBLAS) or abort."""
 WITHOUT_TORCH = ("prepare", "status", "report", "recipes", "leaderboard", "check-submission", "init-task", "doctor")
 """Commands that need less."""
 
+NO_GPU_CODE = "no kernel image is available"
+"""Part of CUDA's message at the first operation on a GPU of a generation that torch is not built for."""
+
 RESUMABLE = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
 """Commands that continue where they stopped."""
 
@@ -95,7 +98,12 @@ def run_command(arguments: list[str]) -> int:
 
         discard_output()
         return 2
-    except Exception:
+    except Exception as error:
+        if NO_GPU_CODE in str(error):
+            return _complain(
+                "this torch has no code for this GPU, which is too old or too new for it. Install the torch build that "
+                "fits the GPU, or set CUDA_VISIBLE_DEVICES= to use the CPU."
+            )
         return _report_bug()
     return 0
 
