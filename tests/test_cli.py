@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from daybreak import __version__, cli
 from daybreak.commands import run
@@ -168,8 +169,9 @@ def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ending(Interrupted(15)) == (143, "daybreak: stopped; the same command resumes.\n")
     assert ending(Interrupted(2))[0] == 130
     assert ending(KeyboardInterrupt())[0] == 130
-    code, text = ending(MemoryError())
-    assert code == 2 and text.startswith("daybreak: out of memory.") and "Traceback" not in text
+    for full in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")):  # also by other programs on the GPU
+        code, text = ending(full)
+        assert code == 2 and text.startswith("daybreak: out of memory.") and "Traceback" not in text
     code, text = ending(RuntimeError("CUDA error: no kernel image is available for execution on the device"))
     assert code == 2 and "no code for this GPU" in text and "Traceback" not in text
     assert ending(BrokenPipeError()) == (1, "")  # daybreak status RUN | head -1

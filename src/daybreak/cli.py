@@ -79,8 +79,7 @@ def run_command(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _complain("stopped.", 130)
     except MemoryError:
-        resumes = f" The {again} resumes." if arguments and arguments[0] in RESUMABLE else ""
-        return _complain(f"out of memory. Close other programs, or lower --workers or --microbatch.{resumes}")
+        return _report_full_memory(arguments, again)
     except BrokenPipeError:
         if arguments and arguments[0] in RESUMABLE:
             _complain(f"stopped, because its output was closed; the {again} resumes.")
@@ -104,6 +103,8 @@ def run_command(arguments: list[str]) -> int:
                 "this torch has no code for this GPU, which is too old or too new for it. Install the torch build that "
                 "fits the GPU, or set CUDA_VISIBLE_DEVICES= to use the CPU."
             )
+        if isinstance(error, RuntimeError) and "out of memory" in str(error):  # of a GPU, which other programs may fill
+            return _report_full_memory(arguments, again)
         return _report_bug()
     return 0
 
@@ -116,6 +117,11 @@ def _complain(message: str, code: int = 2) -> int:
         with suppress(OSError, ValueError):  # so that Python does not fail to flush it at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     return code
+
+
+def _report_full_memory(arguments: list[str], again: str) -> int:
+    resumes = f" The {again} resumes." if arguments and arguments[0] in RESUMABLE else ""
+    return _complain(f"out of memory. Close other programs, or lower --workers or --microbatch.{resumes}")
 
 
 def _report_bug() -> int:
