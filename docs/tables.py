@@ -39,7 +39,11 @@ SEARCHED = {
     "docstrings of the default run": "2026-11-25-search-docstrings",
     "text of 478 million characters": "2026-11-25-search",
 }
-SEARCHES = {"general": BESIDE_ALL["`tiny`"], "research": "2026-11-26-tiny-science-30m"}
+SEARCHES = {
+    "general": BESIDE_ALL["`tiny`"],
+    "research": "2026-11-26-tiny-science-30m",
+    "mixed": "2026-11-26-tiny-mixed-30m",
+}
 """Searches in held-out text, by the kind of text that the model has read."""
 TEXTS = {
     "wiki": "Wikipedia",

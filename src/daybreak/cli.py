@@ -31,6 +31,8 @@ end (OpenBLAS) or abort."""
 WITHOUT_TORCH = ("prepare", "status", "report", "recipes", "leaderboard", "check-submission", "init-task", "doctor")
 """Commands that need less."""
 
+FULL_MEMORY = ("out of memory", "can't start new thread")
+"""Parts of the messages of a RuntimeError where the memory of a GPU or of the machine is full."""
 NO_GPU_CODE = "no kernel image is available"
 """Part of CUDA's message at the first operation on a GPU of a generation that torch is not built for."""
 
@@ -103,7 +105,7 @@ def run_command(arguments: list[str]) -> int:
                 "this torch has no code for this GPU, which is too old or too new for it. Install the torch build that "
                 "fits the GPU, or set CUDA_VISIBLE_DEVICES= to use the CPU."
             )
-        if isinstance(error, RuntimeError) and "out of memory" in str(error):  # of a GPU, which other programs may fill
+        if isinstance(error, RuntimeError) and any(part in str(error) for part in FULL_MEMORY):
             return _report_full_memory(arguments, again)
         return _report_bug()
     return 0
