@@ -130,7 +130,7 @@ def losses(summary: Mapping[str, Any]) -> dict[str, str]:
     final, context = summary["validation"], summary["context_use"]
     return {
         "held-out loss": f"{final['loss']:.3f}",
-        "masked tokens right, %": f"{100 * final['accuracy']:.1f}",
+        "masked accuracy, %": f"{100 * final['accuracy']:.1f}",
         "loss on masked words, without a copy": f"{context['alone']:.2f}",
         "loss on masked words, with a copy": f"{context['copy']:.2f}",
     }

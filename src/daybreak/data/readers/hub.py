@@ -137,7 +137,7 @@ KNOWN_CORPORA = {
         "ODC-BY and Common Crawl's terms of use",
     ),
     "pile-subset": KnownCorpus(
-        "the first 8 million documents of the Pile without its copyrighted parts, after Cramming's first 8 million",
+        "the first 8 million documents of the Pile without its copyrighted parts (Cramming: of the whole Pile)",
         "hf://monology/pile-uncopyrighted@3be90335b66f24456a5d6659d9c8d208c0357119:/train[:8000000]",
         "about 15 GB compressed",
         "the terms of each source",
