@@ -38,7 +38,7 @@ class FewDigits(DocumentFilter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoStandIns(DocumentFilter):
+class NoPlaceholders(DocumentFilter):
     """Removes short documents that contain one of some phrases; long documents may discuss such pages."""
 
     phrases: tuple[str, ...] = ("lorem ipsum", "please enable javascript", "page not found", "under construction")
@@ -47,18 +47,16 @@ class NoStandIns(DocumentFilter):
     """Characters; longer documents are kept."""
 
     def why(self) -> str:
-        return (
-            f"pages that stand in for others: at most {self.longest:,} characters with '{self.phrases[0]}' or the like"
-        )
+        return f"placeholder pages: at most {self.longest:,} characters with '{self.phrases[0]}' or a similar phrase"
 
     def open(self, context: Context) -> FilterFunction:
         # Compiled once for each part of the text. Fields hold plain values only.
         found = re.compile(rf"\b(?:{'|'.join(map(re.escape, self.phrases))})\b", re.IGNORECASE).search
 
         def evaluate(text: str) -> str | None:
-            return "stands in for another page" if len(text) <= self.longest and found(text) else None
+            return "placeholder page" if len(text) <= self.longest and found(text) else None
 
         return evaluate
 
 
-steps = (FewDigits(), NoStandIns())
+steps = (FewDigits(), NoPlaceholders())

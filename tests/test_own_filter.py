@@ -31,7 +31,7 @@ STAND_IN = "Lorem Ipsum dolor sit amet"
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """660 records of prose, and in between ten tables and five pages that stand in for others."""
+    """660 records of prose, and in between ten tables and five placeholder pages."""
     path = write_records(tmp_path / "corpus.jsonl")
     lines = path.read_text().splitlines()
     for place in range(15):
@@ -57,7 +57,7 @@ def verdicts(text: str) -> list[str | None]:
         (TABLE, ["too many digits", None]),
         ("12345 678", ["too many digits", None]),
         ("ten to one, 12 3", [None, None]),
-        ("Please ENABLE JavaScript to see this page.", [None, "stands in for another page"]),
+        ("Please ENABLE JavaScript to see this page.", [None, "placeholder page"]),
         ("Please enable javascripting.", [None, None]),
         ("Lorem ipsum is what printers set. " * 40, [None, None]),
     ],
@@ -76,14 +76,14 @@ def test_the_example_refuses_a_setting_that_cannot_be(tmp_path: Path) -> None:
 def test_what_was_left_out_is_counted_by_filter_and_reason(corpus: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     prepare([corpus], data, tokenizer=SMALL, preprocessing=Preprocessing(filters=str(EXAMPLE), show_text=True))
-    digits, stand_ins, equal = read_json(data / "corpus.json", CorpusReport).steps
+    digits, placeholders, equal = read_json(data / "corpus.json", CorpusReport).steps
     assert (digits.documents_in, digits.documents_out, digits.reasons) == (675, 665, {"too many digits": 10})
-    assert (stand_ins.name, stand_ins.documents_out) == ("NoStandIns", 660)
-    assert stand_ins.reasons == {"stands in for another page": 5} and equal.documents_in == 660
+    assert (placeholders.name, placeholders.documents_out) == ("NoPlaceholders", 660)
+    assert placeholders.reasons == {"placeholder page": 5} and equal.documents_in == 660
     assert [one.text for one in digits.examples] == [f"{TABLE} {place}" for place in (1, 2, 4)]
     assert digits.why.startswith("tables and lists: more than 20%") and "own_filter.py" in digits.why
     page = corpus_page(data)
-    assert "pages that stand in for others: at most 1,000" in page and "own_filter.py" in page
+    assert "placeholder pages: at most 1,000" in page and "own_filter.py" in page
 
 
 @pytest.mark.usefixtures("small_parts")
