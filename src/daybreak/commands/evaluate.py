@@ -49,7 +49,7 @@ class EvaluateOptions(TaskDirOptions):
     """Fine-tuning protocol: quick, small, distilled, cramming, electra, transfer, bert, bert-8gb or
     scibert."""
     epochs: int | None = None
-    """Epochs instead of the protocol's; the result is then labelled as changed."""
+    """Epochs instead of the protocol's. The name of the protocol in the results shows the change."""
     rate: float | None = None
     """Peak learning rate instead of the protocol's."""
     rows: int | None = None
@@ -76,7 +76,7 @@ class EvaluateOptions(TaskDirOptions):
     overwrite: bool = False
     """Repeat all fine-tunings, including finished ones."""
     baselines: bool = True
-    """Also fit the bag-of-words baseline on the same training rows."""
+    """Also fit the bag-of-words baseline, a linear model on word and character counts, on the same training rows."""
 
 
 def main(arguments: Sequence[str]) -> None:

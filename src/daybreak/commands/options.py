@@ -49,7 +49,8 @@ CommaSeparated = Annotated[
 
 RECIPE_HELP = "RECIPE is a name that daybreak recipes lists, a .py or .json file, or a run folder."
 WITHOUT_RECIPE = {
-    "run": f"Without it, a budget in time for --corpus chooses the size, and the docstrings train {DEFAULT_RECIPE}.",
+    "run": "With --corpus and a budget in time, it defaults to the size with the lowest forecast loss, otherwise to "
+    f"{DEFAULT_RECIPE}.",
     "pretrain": f"Defaults to {DEFAULT_RECIPE}.",
 }
 """What the help of the commands with a recipe says of their first argument."""

@@ -26,14 +26,14 @@ class PredictOptions:
     classifier: Positional[Path]
     """Folder written by daybreak evaluate --save."""
     rows: Positional[Path]
-    """Rows to label: .csv, .tsv, .jsonl or .parquet with the text columns of the task. A file with the ending of the
-    training rows has their format."""
+    """Rows to label: .csv, .tsv, .jsonl or .parquet with the text columns of the task. A file with the
+    extension of the training file is read in the same format."""
     task: Path
     """Task file (.toml) that the classifier was fine-tuned on."""
     out: Path = Path("predictions.csv")
     """CSV file of the predictions, in the order of the rows."""
     bag_of_words: bool = True
-    """Average the predictions with those of the bag of words, which is fitted on the same training rows."""
+    """Average the predictions with those of a bag-of-words model, which is fitted on the training rows of the task."""
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -102,7 +102,7 @@ class PrepareOptions(PreparationOptions, SizeOptions):
     compare: str = ""
     """Tokenizer folder to compare with: prints the fraction of tokens that both vocabularies contain."""
     on: str = LOCAL
-    """Where to read text: local, or ray or slurm for --workers tasks on a cluster with a shared disk."""
+    """Where the text is read: local, or as --workers tasks on a ray or slurm cluster with a shared disk."""
     slurm: Slurm = field(default_factory=Slurm)
     push_to_hub: str = ""
     """owner/name of a private data set on the Hugging Face hub to upload the result to; needs --with-text."""

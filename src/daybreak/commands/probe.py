@@ -43,8 +43,8 @@ class ProbeOptions(TaskDirOptions):
     tasks: CommaSeparated = ()
     """Tasks that a linear model predicts from each layer. Defaults to glue5 if only --task-dir is given."""
     text: tuple[str, ...] = ()
-    """Held-out text, or one folder of prepared data. Search is measured in each text alone. Defaults to the run's own
-    data."""
+    """Held-out text, or one folder of prepared data. Search is measured in each text separately. Defaults to the
+    run's own data."""
     rows: int = 2000
     """Largest number of training rows per task."""
     out: Path | None = None

@@ -73,7 +73,7 @@ class Preparation:
 @dataclass(frozen=True, kw_only=True)
 class StudyDataOptions(ComparisonOptions):
     texts: Positional[tuple[str, ...]]
-    """NAME=TEXT: a source and a file, folder or glob of it. Repeat a name to add text to it."""
+    """NAME=TEXT: the name of a source and a file, folder or glob of its text. Repeat a name to add text to it."""
     recipe: str = DEFAULT_RECIPE
     """Recipe to train, in quotes with options of daybreak pretrain: "tiny --batch 8"."""
     tokenizer_from: str = ""

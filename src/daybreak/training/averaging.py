@@ -21,7 +21,7 @@ class Averaging:
     fraction: float = 0.0
     """Last fraction of the run, whose weights are averaged; 0 for no averaging."""
     every: int = 10
-    """Average the weights of every so many optimizer steps."""
+    """Number of optimizer steps from one averaged set of weights to the next."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1:

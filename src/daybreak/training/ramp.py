@@ -21,7 +21,8 @@ class Ramp:
     microbatches: int = 0
     """Length of the ramp in microbatches of M sequences, instead of ``fraction``; 0 for no ramp."""
     batch_multiple: int = 0
-    """M. Set it to repeat a run with another microbatch or number of devices; 0 for the current product."""
+    """M, the unit of growth. Set it to repeat a run with a different microbatch or number of devices; 0 for the current
+    product."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1 or self.microbatches < 0 or self.batch_multiple < 0:

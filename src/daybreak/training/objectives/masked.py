@@ -78,7 +78,8 @@ class Masked(Objective):
     rate: float = 0.15
     """Fraction of the positions that are predicted."""
     count: str = "fixed"
-    """fixed, bernoulli or rounded."""
+    """How many positions are chosen: fixed (the same number in each sequence), bernoulli (each with the probability
+    ``rate``) or rounded (at most ``most``)."""
     split: tuple[float, ...] = (0.8, 0.1, 0.1)
     """Fractions of the chosen positions that become [MASK], become a random id, and stay."""
     protect_special: bool = True
