@@ -100,7 +100,7 @@ def test_a_plan_says_what_a_budget_buys_in_tasks(
     gap = made.unigram_loss - one.forecast.loss
     assert one.tasks[0].score == pytest.approx(0.6 + gap / 50, abs=1e-4) and one.tasks[1].score is None
     said = capsys.readouterr().out
-    assert "After fine-tuning (protocol small, points of 100 with 90 % intervals, from 4 recorded runs): sst2" in said
+    assert "After fine-tuning (protocol small, scores x 100 with 90 % intervals, from 4 recorded runs): sst2" in said
     assert f"No forecast for far: measured 50.00 to 60.00 nats below the unigram baseline, not at {gap:.2f}." in said
 
 

@@ -58,7 +58,7 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     [
         ((), ("quick", "small"), "Of 2 results pretraining helps on 2 and harms on 0"),
         (("cola",), ("quick", "quick"), "Of 1 task with two seeds or more pretraining helps on 1 and harms on 0"),
-        (("cola", "rte"), ("quick", "quick"), "With one seed a task, no spread is known, so the effect"),
+        (("cola", "rte"), ("quick", "quick"), "With one seed per task the spread is unknown, so the effect"),
     ],
 )
 def test_tasks_with_one_seed_say_nothing_of_pretraining(single, protocols, said, tmp_path):
@@ -84,7 +84,7 @@ def first_sentence(page: str) -> str:
 @pytest.mark.parametrize(
     ("bags", "sentence"),
     [
-        ((0.9, 0.05), "This encoder beats its baselines on 1 of 2 tasks, and not on which-package ("),
+        ((0.9, 0.05), "This encoder beats its baselines on 1 of 2 tasks, but not on which-package ("),
         (None, "This encoder beats the unigram baseline: its held-out loss is 4.57 nats, 1.72 below the 6.28"),
     ],
 )
@@ -331,7 +331,7 @@ def test_runs_with_other_held_out_text_are_not_ranked_silently(write_run, tmp_pa
     ("why", "validation", "first"),
     [
         ("were measured on held-out sequences of different lengths", {"positions": 10_240}, True),
-        ("the older ones on the first and the newer on spread ones", {"unigram_loss": 6.301}, False),
+        ("older runs on the first, newer runs on evenly spread ones", {"unigram_loss": 6.301}, False),
         ("is measured on a part of the held-out sequences", {"positions": 1_216, "unigram_loss": 6.3}, None),
     ],
     ids=["length", "place", "interim"],
@@ -365,7 +365,7 @@ def test_runs_on_different_training_text_are_ranked_on_the_same_held_out_sequenc
     write_json(folder.decisions, read_json(folder.decisions) | {"first_heldout": first})
     text = words(report(runs, tmp_path / "report.html").read_text())
     assert ("raw has the lowest held-out loss" in text) == first
-    assert ("the older ones on the first and the newer on spread ones" in text) == (not first)
+    assert ("older runs on the first, newer runs on evenly spread ones" in text) == (not first)
 
 
 def test_damage_and_an_edited_recipe_are_said_on_the_page(write_run, tmp_path):

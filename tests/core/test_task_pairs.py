@@ -52,7 +52,7 @@ def test_results_from_before_and_after_a_change_of_the_task_are_no_pair(change: 
 
 def test_the_sentence_says_what_the_encoder_adds_to_the_bag_of_words() -> None:
     lost = dataclasses.replace(RESULT, bag_of_words={"mcc": 0.4}, combined=[0.5, 0.52])
-    alone = "This encoder does not beat its baselines on cola (25.0 +- 5.0 against 40.0 of the bag of words)."
+    alone = "This encoder does not beat its baselines on cola (25.0 +- 5.0 against 40.0 for the bag of words)."
     few = "cola has fewer than 3 seeds, too few for a claim."
     together = "Averaged with the bag of words, its predictions beat the baselines on"
     assert baseline_sentence([lost]) == f"{alone} {together} cola. {few}"
@@ -68,7 +68,7 @@ def test_each_of_several_models_has_a_sentence_of_its_own() -> None:
     """Such as a published model that was evaluated into the folder of a run."""
     lost = dataclasses.replace(RESULT, model_name="bert-base", mean=0.0, seeds=[0, 1, 2])
     won = dataclasses.replace(RESULT, seeds=[0, 1, 2])
-    none = "There is no bag of words for cola."
+    none = "There is no bag-of-words baseline for cola."
     mini = f"mini beats the constant answer on cola. {none}"
     assert baseline_sentence([won, lost]).startswith(f"{mini} bert-base does not beat the constant answer on cola (")
     assert baseline_sentence([won, lost], "runs").startswith(f"runs, {mini} runs, bert-base does not beat")

@@ -178,7 +178,7 @@ def test_averages_stand_on_it_only_where_there_are_any(run):
         value=0.7123, numbers={"cola mcc": 0.7123}, seeds=3, comparable=False,
     )  # fmt: skip
     text = card(run, averages=[average])
-    assert "| electra | quick | pretrained | 71.2 | mean of 8 numbers; 3 seeds or more a task |" in text
+    assert "| electra | quick | pretrained | 71.2 | mean of 8 numbers; 3 seeds or more per task |" in text
 
 
 def test_a_straight_run_without_meters_says_that_nobody_measured(run):
@@ -241,7 +241,6 @@ def test_the_text_is_reported_in_counts(run):
     assert "scores on it may be too high" in text
     blind = card(run, corpus=dataclasses.replace(fake_corpus(), contamination=[], languages={}))
     assert "was not searched for evaluation text" in blind and "not identified" in blind
-    assert "No evaluation text was searched for" in blind
     clean = dataclasses.replace(fake_corpus().contamination[0], path="glue/a|b.txt", items_found=0, documents=0)
     text = card(run, corpus=dataclasses.replace(fake_corpus(), contamination=[clean]))
     assert "| `a\\|b.txt` | 0 of 2,000 | none needed |" in text
@@ -260,9 +259,9 @@ def test_the_limits_are_those_of_the_records(run):
     assert "On which-package (quick) it is worse than the same network without pretraining." in text
     assert "On cola (quick) pretraining made no difference beyond the spread over seeds." in text
     assert "On topics (quick) there is no result of the same network without pretraining." in text
-    assert "On which-package (quick) pretrained or untrained there are fewer than 3 seeds, too few for a claim." in text
+    assert "On which-package (quick) it or the network without pretraining has fewer than 3 seeds, too few" in text
     control = [run.results[0], dataclasses.replace(run.results[1], seeds=[0])]
-    assert "On which-package (quick) pretrained or untrained there are fewer than 3 seeds" in card(run, results=control)
+    assert "it or the network without pretraining has fewer than 3 seeds" in card(run, results=control)
     assert "It read its text for 12 epochs" in text and "It was continued from owner/encoder" in text
     assert "not been fine-tuned on any task" in card(run, results=[])
     for start, longest in ((0.9, 256), (1.0, 128)):

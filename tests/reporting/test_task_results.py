@@ -79,7 +79,7 @@ def test_averages_stand_side_by_side_with_what_was_published(tmp_path):
     text = page_of(tmp_path / "mini", glue_results(), tmp_path / "report.html")
     shown = text[text.index(" Averages ") :]
     for average in averages(glue_results()):
-        assert f"{average.convention} {average.what}; protocol cramming, 5 seeds or more a task" in shown
+        assert f"{average.convention} {average.what}; protocol cramming, 5 seeds or more per task" in shown
         assert score(average.value) in shown
     published = {anchor.source: anchor.convention == "cramming" for anchor in ANCHORS}
     assert {source for source in published if source in text} == {s for s, same in published.items() if same}

@@ -171,7 +171,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
 
 
 def task_lines(tasks: Sequence[TaskForecast]) -> list[str]:
-    """Return the forecast scores after fine-tuning, in points of 100, and the tasks without a forecast."""
+    """Return the forecast scores after fine-tuning, times 100, and the tasks without a forecast."""
     if not tasks:
         return []
     known = [one for one in tasks if not one.beyond]
@@ -184,7 +184,7 @@ def task_lines(tasks: Sequence[TaskForecast]) -> list[str]:
         fewest, most = min(one.runs for one in known), max(one.runs for one in known)
         runs = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         lines.append(
-            f"After fine-tuning (protocol {shipped_tasks().protocol}, points of 100 with 90 % intervals, from {runs} "
+            f"After fine-tuning (protocol {shipped_tasks().protocol}, scores x 100 with 90 % intervals, from {runs} "
             f"recorded runs): {', '.join(one.words for one in known)}."
         )
     lines += [f"No forecast for {', '.join(names)}: {reason}." for reason, names in unknown.items()]

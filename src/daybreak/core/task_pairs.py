@@ -122,7 +122,7 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
         sentence = f"{who} does not beat {baselines} on {against}."
     else:
         sentence = (
-            f"{who} beats {baselines} on {len(found) - len(lost)} of {len(found)} {things}, and not on {against}."
+            f"{who} beats {baselines} on {len(found) - len(lost)} of {len(found)} {things}, but not on {against}."
         )
     few = [names[result.key] for result in found if len(result.seeds) < CLAIM_SEEDS]
     notes = []
@@ -132,7 +132,8 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
             f"Averaged with the bag of words, its predictions beat the baselines on {_count(above, combined, things)}."
         )
     if constant_alone:
-        notes.append(f"There is no bag of words for {listed([names[each.key] for each in constant_alone], NAMED)}.")
+        which = listed([names[each.key] for each in constant_alone], NAMED)
+        notes.append(f"There is no bag-of-words baseline for {which}.")
     if few:
         which = f"Each of the {things}" if len(few) == len(found) > 1 else listed(few, NAMED)
         has = "has" if len(few) == 1 or len(few) == len(found) else "have"
@@ -155,7 +156,7 @@ def _names(results: Sequence[TaskResult]) -> dict[tuple[str, str, str, str], str
 def _against(result: TaskResult) -> str:
     name, best = result.best_baseline
     spread = f" +- {score(result.spread)}" if len(result.seeds) > 1 else ""
-    return f"{score(result.mean)}{spread} against {score(best)} of the {name}"
+    return f"{score(result.mean)}{spread} against {score(best)} for the {name}"
 
 
 def several_models(pairs: Iterable[TaskPair]) -> bool:

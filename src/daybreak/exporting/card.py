@@ -276,7 +276,7 @@ def _task_limitations(pairs: Sequence[TaskPair]) -> list[tuple[str, str]]:
         ),
         "pretraining made no difference beyond the spread over seeds": lambda p: p.verdict == WITHIN_SPREAD,
         "there is no result of the same network without pretraining": lambda p: bool(p.pretrained and not p.untrained),
-        f"pretrained or untrained there are fewer than {CLAIM_SEEDS} seeds, too few for a claim": has_few_seeds,
+        f"it or the network without pretraining has fewer than {CLAIM_SEEDS} seeds, too few for a claim": has_few_seeds,
     }
     found = [(_names([pair for pair in pairs if case(pair)]), words) for words, case in cases.items()]
     return [(tasks, words) for tasks, words in found if tasks]

@@ -192,8 +192,8 @@ def _compressibility(report: CorpusReport) -> Block | None:
     above = incompressible(report.compressibility)
     here = f" Here {fraction(above, 1)} of the kept documents are at or above it." if above is not None else ""
     caption = (
-        "Tokens per character: high for text unlike the rest, such as tables and codes. The published runs of Cramming "
-        f"remove documents at {INCOMPRESSIBLE} or above.{here}"
+        "Tokens per character, which is high for text unlike the rest, such as tables and codes. The published runs of "
+        f"Cramming remove documents at {INCOMPRESSIBLE} or above.{here}"
     )
     return figure("Compressibility", caption, compressibility(report.compressibility))
 
@@ -236,8 +236,8 @@ def contamination(report: CorpusReport) -> Block:
         rows.append([clipped(name, NAME_LENGTH), styled(action, kind), *numbers, f"{found.documents:,}"])
     head = ("Evaluation text", "Action", "Items searched", "Found", "Fraction", "Documents with items")
     caption = (
-        "An item is a line of an evaluation text with 8 words or more. It is found if the corpus has any 13 of its "
-        "words in a row, or all of them if it has 12 or fewer."
+        "An item is a line, table cell or JSON string of an evaluation file with 8 words or more. It is found if the "
+        "corpus has any 13 of its words in a row, or all of them if it has 12 or fewer."
     )
     return section(title, table(head, rows, words=2), caption=caption)
 

@@ -110,7 +110,7 @@ def _task_sentence(pairs: Sequence[TaskPair]) -> str:
     if len(compared) > 1:
         known = [pair for pair in compared if pair.verdict != ONE_SEED]
         if not known:
-            return "With one seed a task, no spread is known, so the effect of pretraining is not shown."
+            return "With one seed per task the spread is unknown, so the effect of pretraining is not shown."
         better, worse = _changed(known)
         seeds = " with two seeds or more" if len(known) < len(compared) else ""
         return (
@@ -156,7 +156,7 @@ def _warnings(runs: Sequence[RunRecords]) -> list[Block]:
             words = "the model does not compare segments yet; expect results near chance on sentence pairs."
             say("warning", "", f": {words}")
         if run.going_on:
-            say("warning", "Pretraining of ", f" has not ended: {_state(run)}. Numbers below are those so far.")
+            say("warning", "Pretraining of ", f" has not ended: {_state(run)}. The numbers below are preliminary.")
         if run.missing:
             say("quiet", "Not in the folder of ", f": {', '.join(run.missing)}.")
     return [
@@ -286,9 +286,9 @@ def _incomparable(runs: Sequence[RunRecords]) -> str:
     elif _same_positions(runs):
         return ""
     elif not all(record.final for record in validated):
-        why = "have not all ended, and the loss of an unfinished one is measured on a part of the held-out sequences"
+        why = "have not all ended, and an unfinished run is measured on a part of the held-out sequences"
     elif len({run.decisions.first_heldout for run in runs if run.validation and run.decisions}) > 1:
-        why = "were measured on different held-out sequences, the older ones on the first and the newer on spread ones"
+        why = "were measured on different held-out sequences, older runs on the first, newer runs on evenly spread ones"
     else:
         why = "were measured on held-out sequences of different lengths"
     return f"These runs {why}, so their losses and accuracies are not comparable."

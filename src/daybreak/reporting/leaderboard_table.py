@@ -20,8 +20,8 @@ means. `daybreak leaderboard` generated this page from {{records}}.
 
 A row is one recipe (its name and the start of its fingerprint without the seed) on one machine: mean and standard \
 deviation over seeds, which link to their records. Losses are in nats per token on held-out positions and are \
-comparable only within a table. A row without a place has fewer than {CLAIM_SEEDS} seeds, or seeds other than 0, 1, \
-2 and so on without a gap."""
+comparable only within a table. A row gets a place if its seeds are 0, 1, 2 and so on without a gap, and at least \
+{CLAIM_SEEDS}."""
 
 
 @dataclass(frozen=True)

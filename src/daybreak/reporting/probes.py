@@ -175,8 +175,8 @@ def layers(runs: Sequence[RunRecords]) -> Block | None:
 def _masked_words_figures(runs: Sequence[RunRecords]) -> list[Block]:
     key = _legend(runs, [f"{row.length:,} tokens" for _, words in with_masked_words(runs) for row in words.lengths])
     ranks = (
-        "Accuracy by frequency rank of the token (rank 1 is the most frequent). Each range is at its upper end, with a "
-        "95 % interval."
+        "Accuracy by frequency rank of the token (rank 1 is the most frequent). Each range is plotted at its upper "
+        "end, with a 95 % interval."
     )
     positions = (
         "Accuracy by position for sequences of several lengths; the dashed line is the longest sequence of training."
@@ -265,7 +265,7 @@ def context_use(runs: Sequence[RunRecords]) -> Block | None:
         *_visible_context(measured),
         caption="Loss on masked tokens of held-out text, in nats. A model that compares segments finds a masked token "
         "in a copy of its text; a noisy copy lacks a fifth of the other tokens. A model that does not compare segments "
-        "cannot learn similarity, paraphrase or entailment.",
+        "is near chance on similarity, paraphrase and entailment with a stock head.",
     )
 
 
@@ -316,8 +316,8 @@ def search(runs: Sequence[RunRecords], *, text: bool) -> Block | None:
         *([fold("Examples", *map(_search_example, first.examples))] if text and first.examples else []),
         caption="A query is 20 words of a held-out document, 5 words after the passage to find; there are as many "
         "queries as passages. Scores times 100 with 95 % intervals over queries. BM25 needs no network. Dense: "
-        "cosine of embeddings. Hybrid: both, weighted as is best for other queries. Above BM25: whether the interval "
-        "of the difference in recall at 10 is above zero.",
+        "cosine of embeddings. Hybrid: both, with the weight that is best for other queries. Above BM25: whether the "
+        "interval of the difference in recall at 10 is above zero.",
     )
 
 

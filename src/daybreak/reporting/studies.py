@@ -55,7 +55,7 @@ def study_section(study: Study) -> Block:
     head, rows = _task_rows(study)
     sentences = [*map(loss_sentence, study.comparisons), *map(score_sentence, study.task_comparisons)]
     scores = (
-        f" Scores after fine-tuning (protocol {study.tasks.protocol}) are points of 100, outside of the budget."
+        f" Scores after fine-tuning (protocol {study.tasks.protocol}, not part of the budget) are times 100."
         if study.tasks
         else ""
     )
@@ -79,7 +79,7 @@ def setup(study: Study) -> str:
 def _basis(settings: StudySettings, seeds: int) -> str:
     clock = "" if settings.equal_clock else " A budget in steps or tokens does not give equal time."
     threads = f"{many(settings.threads, 'thread')} of {settings.machine.device}"
-    return f"{many(seeds, 'seed')}, interleaved, on {threads}. Loss in nats on the fixed held-out positions.{clock}"
+    return f"{many(seeds, 'seed')}, alternating, on {threads}. Loss in nats on the fixed held-out positions.{clock}"
 
 
 def variants(study: Study) -> str:
@@ -95,7 +95,7 @@ def variants(study: Study) -> str:
             row += [percent(mean["accuracy"]), f"{mean['steps']:,.0f}", count(mean["tokens"]), f"{mean['epochs']:.2f}"]
             row += [f"{mean['tokens_per_second']:,.0f}", str(sum(bool(cell.void) for cell in cells))]
             rows.append((mean["loss"], row))
-    head = ("variant", "as typed", "seeds", "loss", "accuracy", "steps", "tokens", "epochs", "tokens/s", "void")
+    head = ("variant", "options", "seeds", "loss", "accuracy", "steps", "tokens", "epochs", "tokens/s", "void")
     return table(head, [row for _, row in sorted(rows, key=lambda entry: entry[0])])
 
 
@@ -105,8 +105,8 @@ def on_tasks(study: Study) -> str:
         return ""
     seeds = "the protocol's seeds" if study.tasks.seeds is None else many(study.tasks.seeds, "seed")
     lead = (
-        f"Fine-tuned after pretraining, outside of the budget: protocol {study.tasks.protocol}, {seeds} a model. "
-        "Scores are points of 100, mean and standard deviation over pretraining seeds."
+        f"Fine-tuned after pretraining, which is not part of the budget: protocol {study.tasks.protocol}, {seeds} per "
+        "model. Scores are times 100, mean and standard deviation over pretraining seeds."
     )
     return _paragraphs([lead, table(*_task_rows(study))])
 

@@ -262,7 +262,7 @@ def _published_row(model: Published) -> list[Inline]:
 def _average_row(runs: Sequence[RunRecords], number: int, sides: dict[str, Average]) -> list[Inline]:
     one = next(iter(sides.values()))
     run = [run_name(runs, number)] if len(runs) > 1 else []
-    details = small(f"{one.what}; protocol {one.protocol}, {many(one.seeds, 'seed')} or more a task")
+    details = small(f"{one.what}; protocol {one.protocol}, {many(one.seeds, 'seed')} or more per task")
     values = [score(sides[model].value) if model in sides else UNKNOWN for model in ("untrained", "pretrained")]
     return [join(bold(one.convention), " ", *run, details), *values]
 
@@ -342,9 +342,9 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Bloc
         "Effect of pretraining" if sides == {("untrained", "pretrained")} else "Paired comparison",
         *blocks,
         *(note(words, "quiet") for words in unpaired),
-        caption="Paired bootstrap in points of 100: both models answered the same rows, and the difference is "
-        "computed on many resamples of rows and seeds, the same for both. The interval holds the middle 95 % of "
-        f"the differences; the last column is the fraction of resamples in which B was ahead.{seeds}",
+        caption="Paired bootstrap, scores times 100: both models predict the same rows, and the difference is computed "
+        "on many resamples of rows and seeds, the same for both. The interval holds the middle 95 % of the "
+        f"differences; the last column is the fraction of resamples in which B was ahead.{seeds}",
     )
 
 
@@ -383,7 +383,7 @@ def _intervals(comparisons: Sequence[Comparison]) -> Figure:
         name = html.escape(found.task)
         data.append(scatter(name, [middle], [place], tint, mode="markers", size=10, error_x=bars, hover=hover))
     names = [_task_label(found.task, found.protocol) for found in comparisons]
-    layout = band_layout("B - A, points of 100", names)
+    layout = band_layout("B - A, score x 100", names)
     layout["height"] = 90 + 40 * len(names)
     layout["yaxis"] |= {"tickvals": list(range(len(names))), "range": [len(names) - 0.4, -0.6]}
     straight_line(layout, "var(--ink)", x=0, dash="dot")

@@ -247,7 +247,7 @@ def training(runs: Sequence[RunRecords]) -> Block | None:
         "held-out sequences."
     )
     if causal:
-        caption += " The dotted part is the next-token loss, a different quantity than the masked loss."
+        caption += " The dotted part is the next-token loss, which cannot be compared with the masked loss."
     accuracy_key = [("marked", tint, "held out"), ("dashed", "var(--quiet)", "most frequent token")]
     about_accuracy = "Accuracy on held-out masked tokens; dashed: always predicting the most frequent token."
     return section(
@@ -276,8 +276,8 @@ def _by_flops(runs: Sequence[RunRecords], key: Legend) -> Block | None:
     if not any(known):
         return None
     caption = (
-        "By floating-point operations, on a logarithmic axis: matrix products and attention of all steps of the run; "
-        "the backward pass counts twice the forward pass."
+        "The same losses by floating-point operations: matrix products and attention of all steps of the run. The "
+        "backward pass counts twice the forward pass."
     )
     if not all(known):
         caption += " Runs of other architectures than Daybreak's cannot be counted."

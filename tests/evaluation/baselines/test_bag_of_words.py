@@ -272,20 +272,21 @@ SENTENCES: list[tuple[list[TaskResult], str]] = [
     ([result("sst2", 0.8, 0.75)], " beats its baselines on sst2."),
     ([result("a", 0.8, 0.75), result("b", 0.8, 0.6)], " beats its baselines on all 2 tasks."),
     ([result("a", 0.8, 0.75), result("b", 0.8, None)],
-     " beats its baselines on all 2 tasks. There is no bag of words for b."),
-    ([result("a", 0.8, None)], " beats the constant answer on a. There is no bag of words for a."),
+     " beats its baselines on all 2 tasks. There is no bag-of-words baseline for b."),
+    ([result("a", 0.8, None)], " beats the constant answer on a. There is no bag-of-words baseline for a."),
     ([result("sst2", 0.721, 0.75)],
-     " does not beat its baselines on sst2 (72.1 +- 1.0 against 75.0 of the bag of words)."),
+     " does not beat its baselines on sst2 (72.1 +- 1.0 against 75.0 for the bag of words)."),
     ([result("a", 0.8, 0.7), result("b", 0.705, 0.7), result("c", 0.4, 0.3)],
-     " beats its baselines on 1 of 3 tasks, and not on b (70.5 +- 1.0 against 70.0 of the bag of words) and c "
-     "(40.0 +- 1.0 against 50.0 of the constant answer)."),
+     " beats its baselines on 1 of 3 tasks, but not on b (70.5 +- 1.0 against 70.0 for the bag of words) and c "
+     "(40.0 +- 1.0 against 50.0 for the constant answer)."),
     ([result("a", 0.8, 0.7), *(result(task, 0.6, 0.7) for task in "bcd")],
-     " beats its baselines on 1 of 4 tasks, and not on b, c and d."),
+     " beats its baselines on 1 of 4 tasks, but not on b, c and d."),
     ([result(task, 0.6, 0.7) for task in "abc"], " does not beat its baselines on any of 3 tasks."),
     ([replace(result("a", 0.8, 0.7), seeds=[0], scores={"accuracy": [0.8]}, spread=0.0)],
      " beats its baselines on a. a has fewer than 3 seeds, too few for a claim."),
     ([result("a", 0.8, 0.7), replace(result("a", 0.6, 0.7), protocol="bert")],
-     " beats its baselines on 1 of 2 results, and not on a under bert (60.0 +- 1.0 against 70.0 of the bag of words)."),
+     " beats its baselines on 1 of 2 results, but not on a under bert (60.0 +- 1.0 against 70.0 for the bag of "
+     "words)."),
     ([replace(result("a", 0.2, 0.7), model="untrained")], ""),
 ]
 # fmt: on
