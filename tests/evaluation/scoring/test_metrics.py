@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as reference
@@ -17,6 +17,7 @@ from daybreak.evaluation.scoring.metrics import (
     calibration_error,
     classification_scores,
     most_frequent,
+    ratio,
     regression_scores,
 )
 
@@ -58,6 +59,10 @@ def test_the_area_under_the_curve_is_of_what_orders_the_rows(rows: list[tuple[bo
     assert set(found) == set(METRICS["classification"])
 
 
+def test_a_ratio_is_zero_where_its_denominator_is() -> None:
+    assert ratio(np.array([1.0, 0.25, 2.0, 0.0]), np.array([2.0, 0.5, 0.0, 0.0])).tolist() == [0.5, 0.5, 0.0, 0.0]
+
+
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=50))
 def test_regression_equals_scipy_and_is_never_nan(pairs: list[tuple[float, float]]) -> None:
     targets, answers = (list(side) for side in zip(*pairs))
@@ -82,6 +87,9 @@ def test_a_constant_answer_is_the_most_frequent_label_but_for_f1() -> None:
     assert most_frequent([0, 0, 1], "f1") == 1, "the other constant scores 0"
 
 
+# Two bins that are merged by mistake cancel: one is right and one wrong. Upper ends belong to their bin.
+@example([((place + 0.5) / 15, place % 2 == 0) for place in range(15)])
+@example([(place / 15, place % 2 == 0) for place in range(1, 16)])
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
 def test_calibration_error_equals_its_definition(rows: list[tuple[float, bool]]) -> None:
     """Guo et al. 2017, equation 5, bin by bin: bin m holds the confidences in ((m - 1) / 15, m / 15]."""
