@@ -99,7 +99,7 @@ def test_the_same_command_again_is_done_at_once(
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     assert exit_code("pretrain", "tiny", "--data", data, "--out", finished, "--budget", "40steps", *shape) == 0
     assert "is finished; --overwrite starts it again" in capsys.readouterr().out
-    summary = pretrain.pretrain(load_recipe(finished), data=str(data), out=str(finished))  # paths may be text
+    summary = pretrain.pretrain(str(finished), data=str(data), out=str(finished))  # paths may be text
     assert summary == read_json(finished / "summary.json", Summary)
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 

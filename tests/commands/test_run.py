@@ -297,7 +297,7 @@ def test_a_mistake_costs_no_run_that_was_to_be_replaced(
 
 def test_a_missing_general_text_is_refused_before_the_corpus_is_prepared(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no 'nowhere\.txt'"):
-        run.run(small_recipe(budget="20steps"), out=tmp_path / "out", corpus=[corpus], general=["nowhere.txt"])
+        run.run("tiny", out=tmp_path / "out", corpus=[corpus], general=["nowhere.txt"])
     assert not (tmp_path / "out").exists()
 
 

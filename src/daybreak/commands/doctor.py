@@ -215,5 +215,7 @@ def _torch() -> CheckResult:
         rates = ", ".join(f"{rate:,.0f} GFLOP/s in {name}" for name, rate in matmul_rates(device).items())
     except Exception as error:  # a broken installation raises anything
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return CheckResult(FAULT, "arithmetic", f"torch cannot compute here: {line}", "Reinstall torch.")
+        return CheckResult(
+            FAULT, "arithmetic", f"torch cannot compute here: {line}", "Install the torch build that fits this machine."
+        )
     return CheckResult(OK, "arithmetic", f"torch multiplies matrices on {device.type}: {rates}.")

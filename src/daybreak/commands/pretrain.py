@@ -54,7 +54,7 @@ from daybreak.pretraining.run_start import (
 )
 from daybreak.pretraining.setup import PretrainingJob, general_validation, heldout_validation, setup_training
 from daybreak.pretraining.starting_points import source_folders
-from daybreak.recipe import Recipe, resolved, smaller_than
+from daybreak.recipe import Recipe, load_recipe, resolved, smaller_than
 from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.run import Decisions, Summary
 from daybreak.training import calibration, checkpoint
@@ -126,7 +126,7 @@ def parse_options(arguments: Sequence[str]) -> PretrainOptions:
 
 
 def pretrain(
-    recipe: Recipe,
+    recipe: Recipe | Path | str,
     *,
     data: Path | str,
     out: Path | str,
@@ -139,6 +139,7 @@ def pretrain(
     """Train ``recipe`` on prepared ``data`` into the run folder ``out``; the same call again resumes it.
 
     Args:
+        recipe: a recipe, or what ``load_recipe`` reads one from, such as its name.
         overwrite: delete ``out`` first, after the arguments are checked, but not at an automatic restart by torchrun.
         fill_memory: use the largest microbatch that fits into the memory instead of the fastest one.
         accept_tokenizer: train a recipe of a paper although the data have another tokenizer than it trains.
@@ -155,6 +156,7 @@ def pretrain(
     """
     data, out = Path(data), Path(out)
     started = uptime() if started is None else started
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe.check()
     recipe.refuse_without_origin()
     check_trackers(watching.track)

@@ -48,7 +48,7 @@ from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
 from daybreak.pretraining.run_start import check_recipe
 from daybreak.pretraining.starting_points import source_folders
-from daybreak.recipe import FAMILY, Procedure, Recipe, Texts, procedure_of, recipe_names
+from daybreak.recipe import FAMILY, Procedure, Recipe, Texts, load_recipe, procedure_of, recipe_names
 from daybreak.reporting.headline import opening
 from daybreak.reporting.runs import last_trace
 from daybreak.schemas.run import FillMask, Summary
@@ -208,7 +208,7 @@ def _check_budget(options: RunOptions, arguments: Sequence[str]) -> None:
 
 
 def run(
-    recipe: Recipe,
+    recipe: Recipe | Path | str,
     *,
     out: Path | str,
     corpus: Sequence[Path | str] | Path | str = (),
@@ -233,6 +233,7 @@ def run(
     The keywords are the options of ``daybreak run``.
 
     Args:
+        recipe: a recipe, or what ``load_recipe`` reads one from, such as its name.
         out: run folder; the data go to ``out/data``. The same call resumes.
         preprocessing: of ``corpus``; the recipe's preset by default.
         deadline: when everything is done. Pretraining gets the time that preparation leaves, minus a reserve for the
@@ -241,6 +242,7 @@ def run(
         procedure: preset, protocol and tasks of the recipe; by default those of the shipped recipe of its name.
     """
     started, out = uptime(), Path(out)
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus, general = listed(corpus), listed(general)
     names = [str(task) for task in listed(tasks)]
     folder = RunFolder(out)
