@@ -55,8 +55,8 @@ def verify(run: Path | str, *, data: Path | str | None = None, last: int = 0) ->
     folder = RunFolder(run)
     if not folder.recipe.is_file():
         raise UserError(f"'{run}' is not a run folder.", "Name a folder that daybreak pretrain made.")
-    data = data_of(run, data)
     recipe, decisions = load_recipe(run), read_json(folder.decisions, Decisions)
+    data = data_of(run, data)
     shards = open_shards(data)
     refuse_other_data(folder, shards)
     trace = read_trace(folder.trace)
