@@ -68,7 +68,7 @@ def _decomposed(ppmi: np.ndarray, vocabulary: int, size: int, seed: int) -> np.n
     """Return float32 [V, D] from the table float32 [V, C]."""
     from sklearn.utils.extmath import randomized_svd
 
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(seed % (1 << 64))  # numpy takes no negative seeds, torch does
     components = min(size, *ppmi.shape)
     left, scale, _ = randomized_svd(ppmi, components, n_iter=2, random_state=int(random.integers(1 << 31)))
     vectors = np.zeros((vocabulary, size), np.float32)
