@@ -269,14 +269,26 @@ def test_an_empty_folder_is_filled(corpus: Path, tmp_path: Path, monkeypatch: py
     [
         ("", "The corpus is empty: no document holds any text. Give files"),
         (" \n\n\t\n", "The corpus is empty"),
-        ("only this\nonly this\n", "a single document, so no text can be held out"),
+        ("only this\n", "a single document, so no text can be held out .* or split it"),
+        ("only this\n" * 2000, "holds one document 2,000 times, so no text can be held out .* different documents"),
     ],
+    ids=["nothing", "blank", "one document", "one document again and again"],
 )
 def test_a_corpus_that_cannot_be_used_leaves_nothing(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "t.txt").write_text(content)
     with pytest.raises(UserError, match=message):
         prepare([tmp_path / "t.txt"], tmp_path / "data", tokenizer=SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
+
+
+@pytest.mark.parametrize(("documents", "held"), [(20, "1 held-out document."), (1000, "")])
+def test_few_held_out_documents_are_warned_of(
+    documents: int, held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = prepare([write_records(tmp_path / "t.jsonl", documents)], tmp_path / "data", tokenizer=SMALL)
+    said = capsys.readouterr().out
+    assert (manifest.heldout.documents < module.FEW_HELDOUT) == bool(held)
+    assert ("held-out losses are unreliable" in said) == bool(held) and held in said
 
 
 def test_of_folders_made_for_nothing_none_stays(corpus: Path, tmp_path: Path) -> None:

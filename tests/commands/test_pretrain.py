@@ -107,6 +107,29 @@ def test_the_same_command_again_is_done_at_once(
 # ---------------------------------------------------------------- stopped, killed, resumed, verified
 
 
+@pytest.mark.usefixtures("ungated")
+def test_a_run_whose_data_were_deleted_goes_on_when_they_are_back(
+    data: Path, shape: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, run = Path(shutil.copytree(data, tmp_path / "data")), tmp_path / "run"
+    command = ["pretrain", "tiny", "--data", copy, "--out", run, "--budget", "40steps", *shape]
+    fit = pretrain.fit
+
+    def deleting(*arguments: Any) -> Any:
+        shutil.rmtree(copy)
+        return fit(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "fit", deleting)
+        said = refused(*command)
+    assert f"The data in '{copy}' were deleted while the run trained; its last checkpoint is saved." in said
+    assert "the same command then ends the run" in said
+    shutil.copytree(data, copy)
+    assert exit_code(*command) == 0
+    summary = read_json(run / "summary.json", Summary)
+    assert (summary.steps, summary.resumes) == (40, 1)
+
+
 def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
 ) -> None:
@@ -298,7 +321,8 @@ def test_fresh_deletes_nothing_before_all_is_looked_at(
     assert "which --overwrite would delete" in refused("pretrain", *parts, "--data", data, "--init", run / "model")
     assert "heads" in refused(*same, "--data", data, "--model.heads", "3")
     assert "too short for 20 steps" in refused(*same, "--data", data, "--budget", "19steps")
-    assert "The corpus is too small" in refused(*same, "--data", data, "--length", "9000")
+    said = refused(*same, "--data", data, "--length", "9000")
+    assert "The corpus is too small" in said and "tokens that are held out of it do not fill one sequence" in said
     branch = ["pretrain", "--from", run, "--extend", "80steps", "--data", data, "--out", run, "--overwrite"]
     assert "which --overwrite would delete" in refused(*branch)
     assert sorted(run.rglob("*")) == before

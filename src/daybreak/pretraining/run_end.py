@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePath
 
+from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
@@ -44,6 +45,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
     """Validate and export the model (inside the budget); then check parity, write examples, summary and card."""
     recipe, shards, run = job.recipe, job.shards, job.run
     save(training, progress)  # a kill before the summary is written must not lose the last steps
+    _refuse_deleted(job.data)
     if training.average:
         training.average.put_in(training.model)
     with closing(Journal(run)) as journal:
@@ -101,6 +103,15 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     run.heartbeat.unlink(missing_ok=True)
     return summary
+
+
+def _refuse_deleted(data: Path) -> None:
+    """Raise UserError if the prepared data, whose tokenizer the model needs, were deleted since the run started."""
+    if not (data / "tokenizer" / "tokenizer.json").is_file():
+        raise UserError(
+            f"The data in '{data}' were deleted while the run trained; its last checkpoint is saved.",
+            "Prepare the same text there again, as daybreak run does by itself; the same command then ends the run.",
+        )
 
 
 def context_line(context: ContextUse) -> str:

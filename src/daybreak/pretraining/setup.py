@@ -306,6 +306,12 @@ def heldout_validation(
     """
     trained = recipe.model.longest or (recipe.phase2.length if recipe.phase2.enabled else 0)
     length = max(recipe.length, min(VALIDATION_LENGTH, trained))
+    if len(shards.heldout) < length - 1:
+        raise UserError(
+            f"The corpus is too small: the {len(shards.heldout):,} tokens that are held out of it do not fill one "
+            f"sequence of {length}.",
+            "Give more text, of which about a fiftieth is held out, or a shorter --length.",
+        )
     heldout = StreamRows().build(shards.heldout, length, recipe.seed, shards.manifest.special)
     own = None
     if isinstance(recipe.objective, Masked):

@@ -300,6 +300,12 @@ def decide(
         raise UserError("The corpus is empty: no document holds any text.", "Give files with text in them.")
     splits = ledger.decide()
     if splits.train == 0:
+        if splits.duplicates:
+            raise UserError(
+                f"The corpus holds one document {splits.duplicates + 1:,} times, so no text can be held out for "
+                "validation.",
+                "Give text with different documents.",
+            )
         raise UserError(
             "The corpus is a single document, so no text can be held out for validation.",
             "Give more text, or split it: --document line, --document blank-line or --chunk-characters 2000.",
