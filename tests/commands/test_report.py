@@ -219,6 +219,8 @@ def test_small_fractions_of_the_time_can_be_read(write_run, tmp_path):
     text = words(report([run], tmp_path / "report.html").read_text())
     assert "start data wait train communication clock agreement monitors lost Parity check (not charged)" in text
     assert "4.0 s 2.00 % 0.5 s 0.25 % 190.0 s 95.00 % 3.0 s 1.50 % 0.1 s 0.05 % 0.4 s 0.20 % 2.0 s 1.00 %" in text
+    for name in ("Data wait: ", "Clock agreement: ", "Monitors: "):
+        assert name in text, "names that need an explanation have one"
 
 
 RECORDS = sorted(
@@ -437,7 +439,7 @@ def test_a_continued_model_has_its_own_name_as_title_and_the_constant_answer_is_
     items = [item for item in read_json(results) if item["task"] == "which-package"]
     write_json(results, [{**item, "bag_of_words": {item["metric"]: 0.5}} for item in items])
     text = words(report([run], tmp_path / "report.html").read_text())
-    assert "bert-base, continued" in text
+    assert text.count("bert-base, continued") == 2, "in the tab of the browser, too"
     assert ", the bag of words 50.0, and the constant answer 21.0." in text
 
 

@@ -209,6 +209,7 @@ def test_what_went_otherwise_than_planned_is_on_it(run):
     )  # fmt: skip
     text = card(run, summary=summary)
     assert "| Resumed | 2 times |" in text
+    assert "| Resumed | 1 time |" in card(run, summary=dataclasses.replace(summary, resumes=1))
     assert "| Energy | 2.61 kWh of the accelerators, measured |" in text
     assert "| Cost | 12.40 at the given price |" in text
     assert "41.2 s of work was lost" in text and "3 steps had non-finite or exploding values" in text

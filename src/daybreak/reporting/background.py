@@ -9,7 +9,20 @@ from pathlib import PurePath
 
 from daybreak.core.formatting import count, percent, significant
 from daybreak.core.serialization import flat, to_dict
-from daybreak.reporting.blocks import Block, card, code, facts, fold, grid, heading, note, run_name, section, table
+from daybreak.reporting.blocks import (
+    Block,
+    card,
+    code,
+    facts,
+    fold,
+    grid,
+    heading,
+    many,
+    note,
+    run_name,
+    section,
+    table,
+)
 from daybreak.reporting.compute import training_flops
 from daybreak.reporting.runs import RunRecords
 from daybreak.schemas.changes import Change
@@ -54,7 +67,7 @@ def _run(run: RunRecords) -> Block:
             "Fingerprint": run.recipe.get("fingerprint"),
             "Steps": f"{summary.steps:,}" if summary else None,
             "Steps without an update": f"{run.dropped:,}" if run.dropped else None,
-            "Resumed": f"{summary.resumes} times" if summary else None,
+            "Resumed": many(summary.resumes, "time") if summary else None,
             "Wall time of all processes": f"{summary.wall:.1f} s" if summary else None,
             "Training FLOPs": training_flops(run),
             **judged,

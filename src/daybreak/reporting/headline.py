@@ -54,7 +54,7 @@ def _one(run: RunRecords) -> Block:
     loss = loss_sentence(run.validation) if run.validation else ""
     sentences = [first, _description(run), loss if loss != first else "", _task_sentence(pair_results(run.results))]
     lead = " ".join(filter(None, sentences))
-    return header(BRAND, _title(run), run.path.name, lead, *_warnings([run]), tiles(_tiles(run)))
+    return header(BRAND, title_of(run), run.path.name, lead, *_warnings([run]), tiles(_tiles(run)))
 
 
 def opening(results: Sequence[TaskResult], validation: ValidationRecord | None) -> str:
@@ -66,7 +66,7 @@ def opening(results: Sequence[TaskResult], validation: ValidationRecord | None) 
     return baseline_sentence(results) or (loss_sentence(validation) if validation else "")
 
 
-def _title(run: RunRecords) -> str:
+def title_of(run: RunRecords) -> str:
     """The recipe's name; for a continued model the name of that model, because the recipe does not state its size."""
     parent = str((run.recipe.get("origin") or {}).get("parent", ""))
     return f"{parent}, continued" if parent else run.name

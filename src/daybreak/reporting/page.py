@@ -11,7 +11,7 @@ from daybreak.reporting.blocks import buttons, document
 from daybreak.reporting.compute import compute
 from daybreak.reporting.corpus import training_text
 from daybreak.reporting.forecast import forecasts
-from daybreak.reporting.headline import comparison, forgetting, headline, use
+from daybreak.reporting.headline import comparison, forgetting, headline, title_of, use
 from daybreak.reporting.machine import machine
 from daybreak.reporting.probes import context_use, examples, layers, search
 from daybreak.reporting.runs import Published, RunRecords
@@ -70,7 +70,7 @@ def render_page(
         use(runs),
         background(runs) if pretrained else None,
     ]
-    title = f"{len(runs)} runs compared" if several else runs[0].name
+    title = f"{len(runs)} runs compared" if several else title_of(runs[0])
     reload_seconds = RELOAD_SECONDS if any(run.going_on for run in runs) else None
     return document(
         f"{title} - Daybreak report", body, "the files of the run", form=form, reload_seconds=reload_seconds

@@ -47,6 +47,12 @@ CATEGORIES = {
     "start": ("", "#d9a441"), "checkpoint": ("", "#8d7cc3"), "export": ("", "#5aa9bd"), "lost": ("", "#c44e52"),
 }  # fmt: skip
 """Category -> its name on the page, where the key is too short, and its colour."""
+EXPLAINED = {
+    "data": "Data wait: steps wait for their sequences.",
+    "clock": "Clock agreement: reading the time that is left, on which all processes agree.",
+    "monitor": "Monitors: metrics, forecasts and trackers.",
+}
+"""Categories whose name does not say what the time was used for."""
 
 
 class Axis:
@@ -291,6 +297,7 @@ def time_spent(runs: Sequence[RunRecords]) -> Block | None:
         return None
     used = dict.fromkeys(key for _, summary in ended for key, time in summary.time_by_category.items() if time)
     names = {key: _category(key) for key in used}
+    explained = [EXPLAINED[key] for key in used if key in EXPLAINED]
     rows = []
     for number, summary in ended:
         times, whole = summary.time_by_category, math.fsum(summary.time_by_category.values()) or 1.0
@@ -304,7 +311,7 @@ def time_spent(runs: Sequence[RunRecords]) -> Block | None:
         "Time by category",
         figure(
             "The budget by category",
-            "All time from the start of the process counts.",
+            " ".join(["All time from the start of the process counts.", *explained]),
             time_bars(runs),
             key,
             numbers=False,
