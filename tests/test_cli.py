@@ -262,6 +262,7 @@ def test_recipes_are_listed_and_shown_in_full() -> None:
     assert code == 0 and [line.split()[0] for line in text.splitlines()[::2]] == recipe_names()
     assert "Geiping and Goldstein 2022 (arXiv 2212.14034), final code of JonasGeiping/cramming; published" in text
     assert "Daybreak's own; measured" in text and "; not measured yet" in text
+    assert "flagship" not in text, "the name that the pages explain"
     code, text = said("recipes", "bert-8gb", "--size", "mini")
     assert code == 0 and "rows.mask_padding = true, originally false:" in text
     code, text = said("recipes", "crammed")

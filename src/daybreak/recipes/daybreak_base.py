@@ -1,4 +1,4 @@
-"""The flagship's largest size, for one GPU and one day.
+"""Daybreak's own recipe in its largest size, for one GPU and one day.
 
 Command: daybreak run base --corpus TEXT --budget 24h
 Not measured yet.

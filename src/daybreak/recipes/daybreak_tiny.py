@@ -1,4 +1,4 @@
-"""The flagship's smallest size, for minutes on a laptop CPU.
+"""Daybreak's own recipe in its smallest size, for minutes on a laptop CPU.
 
 Command: daybreak run tiny --corpus TEXT --budget 3m
 Measured: records/2026-11-25-tiny-3m-distilled (the built-in docstrings: daybreak run).
