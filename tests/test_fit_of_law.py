@@ -84,6 +84,24 @@ def test_the_course_corrects_what_the_law_could_not_know() -> None:
         assert (band.low < seen < band.high) == (luck == 0.0)
 
 
+def test_nine_of_ten_losses_fall_into_the_interval_near_the_end() -> None:
+    """The course shows only a part of what a run's loss has over that of the law."""
+    inside = tries = 0
+    for seed in range(12):
+        chance = np.random.default_rng(200 + seed)
+        runs = made_up(0.02, seed)
+        law = fit([replace(run, loss=run.loss * math.exp(0.01 * chance.standard_normal())) for run in runs])
+        mark = law.usual[-1]
+        assert mark.at == 0.9
+        for _ in range(25):
+            inner, tokens = int(chance.choice(SIZES)), float(chance.uniform(1e6, 1.6e7))
+            shown, hidden = 0.02 * chance.standard_normal(), 0.01 * chance.standard_normal()
+            seen = usual_loss(mark.at, true_loss(inner, tokens)) * math.exp(shown / SEEN)
+            found = correct(law, of(inner, tokens), mark, seen)
+            inside, tries = inside + (found.low <= true_loss(inner, tokens, shown + hidden) <= found.high), tries + 1
+    assert 0.84 < inside / tries < 0.96
+
+
 def test_one_run_that_went_wrong_does_not_bend_the_law() -> None:
     runs = made_up(0.005, 3)
     bent = [replace(runs[7], loss=runs[7].loss * 1.4), *runs[:7], *runs[8:]]

@@ -84,6 +84,10 @@ def test_the_plan_is_written_and_printed(
     assert 0 < text.training_seconds < 1800 - 8 and text.tokens == text.tokens_per_second * text.training_seconds
 
 
+def test_epochs_are_written_without_an_exponent() -> None:
+    assert [plan._epochs(passes) for passes in (0.034, 1.23, 12.3, 1234.5)] == ["0.03", "1.2", "12", "1,234"]
+
+
 def test_a_plan_says_what_a_budget_buys_in_tasks(
     data: Path, law: Law, timed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

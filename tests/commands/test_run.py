@@ -324,6 +324,17 @@ def test_the_rows_of_a_task_are_checked_before_the_text_is_read(
     assert "has no column 'sentences'" in told and not out.exists()
 
 
+def test_examples_are_shown_once_and_their_lack_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunFolder(tmp_path)
+    example = FillMask(text="A [MASK] .", answer="text", guesses=["text", "word"], probabilities=[0.5, 0.25])
+    write_json(folder.examples, [example, replace(example, probabilities=[0.4, 0.3])])
+    run._show_examples(folder)
+    assert capsys.readouterr().out.count("A [MASK] .") == 1
+    write_json(folder.examples, [])
+    run._show_examples(folder)
+    assert capsys.readouterr().out.startswith("No held-out sentence is suitable to show")
+
+
 # ---------------------------------------------------------------- a deadline
 
 

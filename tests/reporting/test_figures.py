@@ -53,6 +53,23 @@ def test_causal_and_masked_losses_are_traces_of_their_own(three):
     assert heldout["y"] == [record.loss for record in run.validations]
 
 
+def test_the_held_out_curve_ends_with_the_sequences_of_the_others(three):
+    """The final loss of all held-out sequences would be drawn as a rise where they are harder than those."""
+    run = three[0]
+    *before, final = run.validations
+    final = dataclasses.replace(final, loss=before[-1].loss + 0.2, interim_loss=before[-1].loss - 0.1)
+    heldout = training.losses([dataclasses.replace(run, validations=[*before, final])], "time")["data"][-1]
+    assert heldout["y"] == [*(record.loss for record in before), final.interim_loss]
+
+
+def test_operations_have_a_number_at_each_power_of_ten_only(three):
+    """Plotly numbers the ticks between two powers as 2 and 5, whatever the power is."""
+    shape = {"kind": "ModernEncoder", "layers": 2, "hidden_size": 128, "heads": 2, "intermediate_size": 256}
+    run = dataclasses.replace(three[0], recipe=three[0].recipe | {"model": shape})
+    axis = training.losses([run], "flops")["layout"]["xaxis"]
+    assert (axis["type"], axis["dtick"]) == ("log", 1)
+
+
 def test_the_plateau_and_the_change_of_stage_are_marked(three):
     run = three[0]
     layout = training.losses([run], "tokens")["layout"]

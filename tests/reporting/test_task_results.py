@@ -210,6 +210,7 @@ def test_one_run_is_compared_with_its_control(write_results, tmp_path, capsys):
         in capsys.readouterr().out
     )
     assert "With one seed the interval does not contain the variance between seeds." in text
+    assert "Effect of pretraining" in text and "Paired comparison" not in text
     assert "not pretrained in this folder" in text and "Comparison of runs" not in text and "No step" not in text
 
 

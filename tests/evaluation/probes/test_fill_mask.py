@@ -51,6 +51,13 @@ def test_whole_words_of_held_out_sentences_are_masked(data: Path) -> None:
         assert len(example.guesses) == len(example.probabilities) == 5
 
 
+def test_a_sentence_that_comes_again_is_shown_once() -> None:
+    sentence = "the old teacher finds the broken window near the wide river ."
+    tokenizer = by_letter([sentence])
+    stream = np.array(tokenizer.encode(" ".join([sentence] * 80)).ids)
+    assert len(fill_mask(TINY.build(tokenizer.get_vocab_size()), tokenizer, stream, count=5)) == 1
+
+
 def test_a_tokenizer_that_was_taken_over_keeps_its_own_ids() -> None:
     """Byte-level pieces, as ModernBERT's: the space belongs to the word, and the special tokens come last."""
     tokenizer = Tokenizer(models.BPE())
