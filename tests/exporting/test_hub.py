@@ -334,7 +334,8 @@ def test_a_data_set_comes_in_its_pinned_revision_with_the_named_files_only(
     found = dataset_folder("hf://nyu-mll/glue", ["rte/train.parquet", "rte/train-*.parquet", "RTE/train.tsv"])
     assert [path.name for path in found.rglob("*.*")] == ["train-00000-of-00001.parquet"]
     assert next(found.rglob("*.parquet")).read_bytes() == b"rows"
-    assert all(f"/{PINNED['nyu-mll/glue']}" in path for path in hub.asked)
+    asked = [path for path in hub.asked if "/datasets/" in path]  # the library may ask for a list of its own first
+    assert asked and all(f"/{PINNED['nyu-mll/glue']}" in path for path in asked)
     for name, revision in (("nyu-mll/glue@v2/x", "v2%2Fx"), ("me/other", "main"), ("me/other@old", "old")):
         hub.asked.clear()
         dataset_folder(f"hf://{name}", ["ax/*"])
