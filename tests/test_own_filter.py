@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_filter.py"
 OWN = Preprocessing(filters=str(EXAMPLE))
 SMALL = WordPiece(vocabulary=600)
 TABLE = "1914 1918 4 | 1939 1945 6 of war"
-STAND_IN = "Lorem Ipsum dolor sit amet"
+PLACEHOLDER = "Lorem Ipsum dolor sit amet"
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def corpus(tmp_path: Path) -> Path:
     path = write_records(tmp_path / "corpus.jsonl")
     lines = path.read_text().splitlines()
     for place in range(15):
-        text = f"{TABLE} {place}" if place % 3 else f"{STAND_IN} {place}"
+        text = f"{TABLE} {place}" if place % 3 else f"{PLACEHOLDER} {place}"
         lines.insert(40 * place, json.dumps({"text": text}))
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -24,11 +24,10 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
 from daybreak.core.terminal import say
 from daybreak.core.words import word_pattern
-from daybreak.evaluation.tasks.tables import as_text, nfc, parquet_of, readable, split_csv
+from daybreak.evaluation.tasks.tables import DELIMITERS, as_text, nfc, parquet_of, readable, split_csv
 
 ROWS = 20_000
 """Largest number of rows to look at, evenly spread, because a table may be sorted by its label."""
-DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 """A number in tables with semicolons, which programs write where the comma is the decimal sign."""
 LABELS = "label labels class category target sentiment intent topic tag queue stars rating score y gold answer".split()

@@ -30,7 +30,7 @@ SKIPPED_FRACTION = 0.1
 SHOWN, MANY = 60, 20
 """Most characters of a value, and most columns of a file, in a message."""
 
-MARKS = ",;\t|"
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 """Marks between cells. A header of one cell that has one of them is not separated as the format says."""
 
 LONGEST_CELL = 16 << 20
@@ -203,7 +203,7 @@ def _positions(path: Path, columns: Columns, first: list[str], header: bool) -> 
                 "Give the column's 0-based number, or set header = true.",
             )
         elif column not in names:
-            if len(names) == 1 and any(mark in names[0] for mark in MARKS):
+            if len(names) == 1 and any(mark in names[0] for mark in DELIMITERS):
                 raise UserError(
                     f"'{path}' holds the one column {shown(names[0])}, and no column {shown(column)}.",
                     "Separate the cells of a .csv file by commas, those of a .tsv file by tabs.",
