@@ -13,7 +13,8 @@ COPY constraints.txt pyproject.toml README.md ./
 # torch first and by itself: for Linux its wheel on PyPI is the one with CUDA, and brings the CUDA libraries along.
 RUN pip install --no-cache-dir -c constraints.txt torch
 COPY src src
-RUN pip install --no-cache-dir -c constraints.txt .
+# The container is made anew for each run, so what reads data sets, filters and encodes fast is in the image.
+RUN pip install --no-cache-dir -c constraints.txt '.[hub,corpus,fast]'
 
 WORKDIR /runs
 ENTRYPOINT ["daybreak"]

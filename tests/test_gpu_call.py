@@ -6,9 +6,11 @@ import argparse
 import builtins
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,9 @@ def test_the_image_copies_what_exists_and_installs_pinned_versions() -> None:
     installs = [line for line in lines if "pip install" in line]
     assert len(installs) == 2 and all("-c constraints.txt" in line for line in installs)
     assert "\ntorch==" in (root / "constraints.txt").read_text()
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    (extras,) = re.findall(r"'\.\[(.+)\]'", installs[1])
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
     assert (
         'ENTRYPOINT ["daybreak"]' in lines and 'daybreak = "daybreak.cli:main"' in (root / "pyproject.toml").read_text()
     )

@@ -71,6 +71,16 @@ def test_a_missing_extra_is_only_noted(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "note   extra hub" in said and "pip install 'pyarrow>=18'." in said and "daybreak[" not in said
 
 
+@pytest.mark.parametrize(("cores", "words"), [(1, "share 1 core."), (2, "share 2 cores.")])
+def test_other_load_is_noted(
+    cores: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clinic, "usable_cores", lambda: cores)
+    monkeypatch.setattr(clinic.os, "getloadavg", lambda: (3.25, 0.0, 0.0))
+    doctor()
+    assert f"3.2 processes {words} Stop other programs" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("cards", "torch", "well", "words"),
     [

@@ -116,7 +116,7 @@ def _machine() -> Iterator[CheckResult]:
         yield CheckResult(
             NOTE,
             "load",
-            f"{load:.1f} processes share {cores} cores.",
+            f"{load:.1f} processes share {cores} core{'s' if cores > 1 else ''}.",
             "Stop other programs: they slow runs down.",
         )
 
