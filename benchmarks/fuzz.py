@@ -181,8 +181,8 @@ def damage_tensors(content: bytes, rng: random.Random) -> bytes:
     if how == 1:
         flood = struct.pack("<f", rng.choice([float("nan"), float("inf"), 1e38, -0.0]))
         return content[: 8 + length] + flood * (len(numbers) // 4)
-    if how == 2:  # a tensor less, or two that change places
-        names = [name for name in header if name != "__metadata__"]
+    names = [name for name in header if name != "__metadata__"]
+    if how == 2 and names:  # a tensor less, or two that change places
         one, other = rng.choice(names), rng.choice(names)
         header[one], header[other] = header[other], header[one]
         if one == other:
