@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from benchmark_scripts import FOLDER, LENGTH, SHAPE, VOCABULARY, beside, script
+from needs import takes_long
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -383,6 +384,7 @@ def test_a_cut_file_is_restored_for_a_message_and_a_wrong_result_is_found(
         assert found["findings"] == ['the result differs: "123" instead of "12345"']
 
 
+@takes_long
 def test_the_short_form_of_chaos_disturbs_prepare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from in_process import exit_code, stopped_at
+from needs import takes_long
 from rendezvous import two_ranks, wait_for_step
 from safetensors.torch import load_file, save_file
 
@@ -293,6 +294,7 @@ def test_a_difference_is_one_sentence_on_several_processes(
     assert "the gradient norm at step 2 is" in said and "recorded 1.0" in said and "Verified" not in said
 
 
+@takes_long
 def test_after_a_change_of_processes_the_last_steps_verify(
     stopped_on_two: tuple[Path, list[object]],
     data: Path,

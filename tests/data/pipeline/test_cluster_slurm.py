@@ -10,6 +10,7 @@ from pathlib import Path
 import fake_slurm
 import pytest
 from fake_clusters import SMALL, hurry, kill_on_the_way, parts_of
+from needs import takes_long
 from small_texts import Contents, contents, left_over
 
 from daybreak.commands.prepare import prepare
@@ -68,6 +69,7 @@ def test_what_slurm_refuses_is_reported_in_its_words(records: Path, tmp_path: Pa
     assert caught.value.sentence == words and "--slurm" in caught.value.remedy
 
 
+@takes_long
 def test_who_waits_is_killed_and_the_same_command_goes_on(
     records: Path, tmp_path: Path, jobs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from small_models import copied_code
 from small_tasks import evaluation_of, quiet
 from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
@@ -246,10 +247,9 @@ def test_heads_follow_the_type_of_the_task() -> None:
 
 @pytest.mark.parametrize("kind", ["text", "pair", "number"])
 def test_transformers_loads_the_saved_classifier_with_its_code(
-    encoder: Path, write_task: WriteTask, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    encoder: Path, write_task: WriteTask, tmp_path: Path, kind: str
 ) -> None:
     """The answers of stock transformers to the dev rows have the recorded scores, and no line of Daybreak's runs."""
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     words = [("sun warm", "rain cold"), ("the day [SEP] was very bright", "it"), ("storm", "the beach [SEP] today")]
     pairs = [(*words[n % 3], "ab"[n % 2]) if n % 5 else (*words[n % 3][::-1], "ab"[n % 2]) for n in range(40)]
     rows: dict[str, list[tuple[str, ...]]] = {
@@ -266,8 +266,9 @@ def test_transformers_loads_the_saved_classifier_with_its_code(
     assert code == ["heads.py", "modeling_classifier.py"]
     assert not any("daybreak" in line for name in code for line in imports(saved / name))
     classes = transformers.AutoModelForSequenceClassification, transformers.AutoTokenizer
-    model, tokenizer = (each.from_pretrained(saved, trust_remote_code=True) for each in classes)
-    assert type(model).__module__.startswith("transformers_modules.") and not model.training
+    with copied_code(tmp_path / "modules"):
+        model, tokenizer = (each.from_pretrained(saved, trust_remote_code=True) for each in classes)
+        assert type(model).__module__.startswith("transformers_modules.") and not model.training
     data = load_task(read_task_file(task))
     with torch.inference_mode():
         logits = [model(**tokenizer(*texts, return_tensors="pt")).logits[0].numpy() for texts in data.dev.texts]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from needs import takes_long
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor import utils as inductor
 from toy_run import equal, journaled, training
@@ -233,6 +234,7 @@ def test_a_compiler_that_fails_at_a_later_stage_differs_from_other_errors() -> N
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: torch compiles for a CPU with it")
+@takes_long
 def test_torchs_own_compiler_learns_the_same() -> None:
     shape = ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=8)
     plain, model = built(shape), built(shape)
