@@ -60,7 +60,7 @@ MAY_IMPORT = {
 }
 """Where falling is not enough."""
 
-CORE_LIBRARIES = {"numpy", "psutil", "torch", "rich"}
+CORE_LIBRARIES = {"numpy", "psutil", "torch", "rich", "IPython"}
 TORCH_FREE = {
     "schemas",
     "data",

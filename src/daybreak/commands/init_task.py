@@ -22,7 +22,7 @@ from tyro.conf import Positional
 from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
-from daybreak.core.terminal import say
+from daybreak.core.terminal import hanging, say
 from daybreak.core.words import word_pattern
 from daybreak.evaluation.tasks.tables import DELIMITERS, as_text, nfc, parquet_of, readable, split_csv
 
@@ -186,8 +186,8 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
             train.unlink()
         raise UserError(f"'{table}' cannot be used as a task: {error.sentence}", error.remedy) from None
     for key, reason in chosen.reasons.items():
-        say(f"{key:8}{reason}")
-    say(f"Task file: {out}. Check it, then: daybreak evaluate MODEL --tasks {shlex.quote(str(out))}")
+        say(hanging(f"{key:8}", reason))
+    say(f"Task file: {out}. Check it, then:", f"daybreak evaluate MODEL --tasks {shlex.quote(str(out))}")
     return out
 
 

@@ -27,7 +27,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import replace_folder, write_json
 from daybreak.core.process import usable_cores
 from daybreak.core.serialization import nearest, to_dict
-from daybreak.core.terminal import say, working, working_through
+from daybreak.core.terminal import duration, say, working, working_through
 from daybreak.data.filters.compressibility import FILTER_VOCABULARY
 from daybreak.data.filters.contamination import EvaluationText
 from daybreak.data.filters.filter import Context, DocumentFilter, Filter
@@ -223,7 +223,7 @@ def prepare(
             workers or usable_cores(),
         )  # fmt: skip
         manifest = _make_at(final, job, started)
-    say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
+    say(f"Data: {_figures(manifest)}, {duration(manifest.seconds)}.")
     if manifest.heldout.documents < FEW_HELDOUT:
         say(
             f"Warning: held-out losses are unreliable with {manifest.heldout.documents} held-out "

@@ -106,8 +106,8 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
                 write_json(new / file, value)
         write_json(new / RECORD_FILE, found)
     say(
-        f"Record: {target}, held-out loss {found.loss:.3f}. "
-        f"To rank all records: daybreak leaderboard {shlex.quote(str(out))}"
+        f"Record: {target}, held-out loss {found.loss:.3f}. To rank all records:",
+        f"daybreak leaderboard {shlex.quote(str(out))}",
     )
     if found.void:
         say(f"The leaderboard will not rank it: {found.void}.")

@@ -36,7 +36,7 @@ from daybreak.core.process import process_started, uptime
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
-from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_link, working
+from daybreak.core.terminal import duration, hanging, open_in_browser, quiet, say, say_link, working
 from daybreak.data.filters.presets import PLAIN
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.documents import choose_rule
@@ -299,15 +299,15 @@ def run(
     else:
         fine_tuning.evaluate(folder)
     say("4/4  Report")
-    _show_examples(folder)
     page = report.report([out], folder.report)
+    _show_examples(folder)
     code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
     results = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
     say(f"\n{opening(results, read_json(folder.summary, Summary).validation)}")
     say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
     say_link("Report  ", page)
     if command := fine_tuning.saving(out):
-        say(f"To save the classifier: {command}")
+        say("To save the classifier:", command)
     say(f"Total time: {duration(uptime() - started)}.")
     if open_report:
         open_in_browser(page)
@@ -539,4 +539,5 @@ def _show_examples(folder: RunFolder) -> None:
             for word, probability in zip(example.guesses, example.probabilities, strict=True)
         )
         mark = "=" if example.guesses[0] == example.answer else " "
-        say(f"  {example.text}\n   {mark} answer: {example.answer}   predictions: {guesses}")
+        say(hanging("  ", example.text))
+        say(hanging(f"   {mark} ", f"answer: {example.answer}   predictions: {guesses}"))

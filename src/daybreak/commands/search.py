@@ -10,7 +10,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from daybreak.commands.options import RunDataOptions, keywords, parse
-from daybreak.core.terminal import duration, say, working
+from daybreak.core.terminal import duration, hanging, say, working
 from daybreak.searching.index import export_parquet, require_pyarrow
 from daybreak.searching.query import Method, SearchResult, check_query, open_search
 
@@ -82,7 +82,7 @@ def search(
     results = searcher.search(words, top=top, method=method)
     for result in results:
         say(f"{result.rank:>3}  {result.score:.3f}  {result.split} document {result.document}")
-        say(f"     {result.text}")
+        say(hanging("     ", result.text))
     if not results:
         say("No passage contains any of these words.")
     return results

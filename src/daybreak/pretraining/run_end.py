@@ -213,11 +213,12 @@ def warn_of_communication(summary: Summary, world: World) -> None:
 def _headline(summary: Summary) -> str:
     final = summary.validation
     gap = final.unigram_loss - final.loss
+    plural = "s" if final.distinct > 1 else ""
     training = summary.time_by_category["train"] + summary.time_by_category["communicate"]
     return (
         f"Trained {summary.steps:,} steps, {summary.tokens / 1e6:.2f}M tokens in {duration(summary.elapsed)} "
         f"({training / max(summary.elapsed, 1e-9):.0%} of it training, "
         f"{summary.tokens_per_second / 1000:.1f}k tok/s). Held-out loss {final.loss:.3f}, "
         f"{abs(gap):.2f} nats {'better' if gap > 0 else 'worse'} than the unigram baseline; "
-        f"masked accuracy {final.accuracy:.1%}, {final.distinct:,} distinct predictions."
+        f"masked accuracy {final.accuracy:.1%}, {final.distinct:,} distinct prediction{plural}."
     )

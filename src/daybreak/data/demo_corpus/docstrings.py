@@ -190,7 +190,7 @@ def scan(packages: Sequence[Package]) -> list[Module]:
         task = functools.partial(_read_chunk, chunks)
         for done, chunk in enumerate(over_parts(task, range(len(chunks)), processes), 1):
             found += chunk
-            work.show(done / len(chunks), f"{len(found)} modules")
+            work.show(done / len(chunks), f"{len(found):,} modules")
     seen: set[str] = set()
     kept: list[Module] = []
     for module in sorted(found):

@@ -41,8 +41,9 @@ class Live(Monitor):
         speed = f"{record.tokens_per_second / 1000:.1f}k tok/s"
         gap = record.loss - self._plateau_loss
         side = "above" if gap > 0 else "below"
-        loss = f"{record.stage} loss {record.loss:.3f} ({abs(gap):.2f} {side} the unigram baseline)"
-        self._work.show(record.progress, f"{left}  {loss}  {speed}{self._validation}{self._remark()}")
+        loss = f"{record.stage} loss {record.loss:.3f}{self._validation}"
+        gap_words = f"{abs(gap):.2f} {side} the unigram baseline"
+        self._work.show(record.progress, f"{left}  {loss}  {speed}  {gap_words}{self._remark()}")
 
     def on_validation(self, record: ValidationRecord) -> None:
         self._validation = f"  held-out {record.loss:.3f}"
