@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,11 +19,13 @@ import pytest
 from in_process import bits, exit_code
 from needs import takes_long
 from rendezvous import two_ranks, wait_for_step
+from rich.console import Console
 from safetensors.torch import load_file
 from small_models import small_recipe
 
 from daybreak.commands import pretrain
 from daybreak.commands.prepare import prepare
+from daybreak.core import terminal
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.locks import alone_in
@@ -260,6 +264,17 @@ def test_a_time_budget_ends_by_itself_and_is_accounted_for(data: Path, tmp_path:
     assert 0.5 < last.progress < 1.0
     decisions = read_json(tmp_path / "run" / "decisions.json", Decisions)
     assert 0 < decisions.reserve_seconds < 5
+
+
+@pytest.mark.usefixtures("ungated")
+def test_a_terminal_shows_what_is_done_also_before_and_after_training(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(terminal, "console", Console(file=screen, force_terminal=True, color_system=None))
+    pretrain.pretrain(small_recipe(budget="20steps"), data=data, out=tmp_path / "run")
+    shown = dict.fromkeys(re.findall("Measuring step times|Training(?= )|Checking the model", screen.getvalue()))
+    assert list(shown) == ["Measuring step times", "Training", "Checking the model"]
 
 
 @pytest.mark.usefixtures("ungated")

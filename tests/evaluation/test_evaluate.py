@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
@@ -9,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from daybreak.commands.evaluate import EvaluateOptions, evaluate
 from daybreak.commands.options import parse
+from daybreak.core import terminal
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.evaluation.finetuning.results import read_results
@@ -74,6 +77,15 @@ def stock_encoder(encoder: Path, folder: Path, kind: str) -> Path:
     damaged(encoder, folder, model__safetensors=None)
     getattr(transformers, f"{kind}ForMaskedLM")(config).half().save_pretrained(folder)
     return folder
+
+
+def test_a_terminal_shows_that_the_fine_tunings_are_timed(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(terminal, "console", Console(file=screen, force_terminal=True, color_system=None))
+    evaluate(encoder, [weather], seeds=1, epochs=1, rows=64, out=tmp_path / "out")
+    assert screen.getvalue().index("Timing the fine-tunings") < screen.getvalue().index("1 fine-tuning: about")
 
 
 def test_other_families_are_fine_tuned_and_stand_side_by_side(encoder: Path, weather: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, refuse_link_out
 from daybreak.core.formatting import check_price, check_seeds
 from daybreak.core.run_folder import RunFolder
-from daybreak.core.terminal import duration, say
+from daybreak.core.terminal import duration, say, working
 from daybreak.evaluation.finetuning.results import merge_result, read_results
 from daybreak.evaluation.glue_server.submission import (
     ARCHIVE,
@@ -277,9 +277,11 @@ def _run_evaluations(
         return [each.planned(overwrite=overwrite, keep=each.data.task.name in saved or each.is_start) for each in stage]
 
     threads = thread_count(workers, backend)
-    first, *later = stages([replace(each, threads=threads) for each in evaluations])
-    plans = planned(first)
-    expected = [planned_from(each, evaluations[0].folder, overwrite=overwrite) for stage in later for each in stage]
+    with working("Timing the fine-tunings"):
+        first, *later = stages([replace(each, threads=threads) for each in evaluations])
+        plans = planned(first)
+        start = evaluations[0].folder
+        expected = [planned_from(each, start, overwrite=overwrite) for stage in later for each in stage]
     if message := forecast([*plans, *expected], workers, price, within):
         say(message)
     yield from run_all(plans, workers, backend)

@@ -262,18 +262,19 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # left by a start that was killed before its first step
             if other := other_tokenizer(job.recipe, job.shards.manifest):
                 say(f"{other} daybreak prepare --recipe {job.recipe.name} trains that tokenizer.")
-        training, progress = setup_training(job, decisions, world)
-        if world.is_first and not fresh:  # before compilation, which may take minutes
-            alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
-        if world.is_first:
-            size = checkpoint.bytes_of(training.model, training.average)
-            check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
-        charged = dict(training.time_by_category)
-        training = with_measurements(job, training, progress) if fresh else resume(training, progress, run)
-        progress = progress.scaled_for(training.decisions.precision)
-        if fresh and world.is_first:
-            decided, device = training.decisions, training.device
-            write_start(run, job.recipe, decided, job.shards, job.data, device, job.started)
+        with working("Measuring step times"):
+            training, progress = setup_training(job, decisions, world)
+            if world.is_first and not fresh:  # before compilation, which may take minutes
+                alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
+            if world.is_first:
+                size = checkpoint.bytes_of(training.model, training.average)
+                check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
+            charged = dict(training.time_by_category)
+            training = with_measurements(job, training, progress) if fresh else resume(training, progress, run)
+            progress = progress.scaled_for(training.decisions.precision)
+            if fresh and world.is_first:
+                decided, device = training.decisions, training.device
+                write_start(run, job.recipe, decided, job.shards, job.data, device, job.started)
     except BaseException:
         if fresh and world.is_first:
             shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
@@ -292,7 +293,8 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
     try:
         progress = _train(training, progress, job, remote)
         # All ranks hold the same weights, so the first one finishes alone and the others do not wait.
-        summary = finish(job, training, progress, watching.price) if world.is_first else None
+        with working("Checking the model"):
+            summary = finish(job, training, progress, watching.price) if world.is_first else None
         if remote and summary:
             remote.on_validation(summary.validation)
         return summary
