@@ -89,6 +89,13 @@ def test_help_names_every_command_and_the_first_command() -> None:
         assert all(f"  {verb} " in text for verb in cli.COMMANDS)
 
 
+def test_help_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, text = said("--help")
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(" ".join(summary.split()) in " ".join(text.split()) for summary in cli.COMMANDS.values())
+
+
 def test_the_version_comes_from_a_fresh_process_without_torch() -> None:
     script = "import sys; from daybreak.cli import main\n"
     script += "try: main(['--version'])\nfinally: assert 'torch' not in sys.modules"

@@ -8,6 +8,7 @@ import io
 import os
 import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -164,12 +165,14 @@ def refuse_small_address_space(command: str) -> None:
 def usage() -> str:
     """Return the text of ``daybreak --help``."""
     width = max(map(len, COMMANDS))
-    commands = "\n".join(f"  {command:{width}}  {summary}" for command, summary in COMMANDS.items())
+    columns = max(2 * width, shutil.get_terminal_size().columns)
+    wrapper = textwrap.TextWrapper(columns, subsequent_indent=" " * (width + 4), break_on_hyphens=False)
+    commands = "\n".join(wrapper.fill(f"  {command:{width}}  {summary}") for command, summary in COMMANDS.items())
     return (
         "Daybreak pretrains a text encoder from your text within a time budget.\n\n"
         f"  daybreak COMMAND ...\n\n{commands}\n\n"
-        "daybreak run               trains a small model on the docstrings of this machine, in minutes\n"
+        "daybreak run             trains a small model on this machine's docstrings\n"
         "daybreak run mini --corpus TEXT --budget 15m\n"
-        "daybreak COMMAND --help    lists the options of a command\n"
+        "daybreak COMMAND --help  lists the options of a command\n"
         "daybreak --version"
     )

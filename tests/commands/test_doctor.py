@@ -68,7 +68,7 @@ def test_a_missing_extra_is_only_noted(monkeypatch: pytest.MonkeyPatch, capsys: 
     pretend(monkeypatch, pyarrow=None)
     assert doctor()
     said = capsys.readouterr().out
-    assert "note   extra hub" in said and "pip install 'pyarrow>=18'." in said and "daybreak[" not in said
+    assert "note   extra hub" in said and "pip install 'pyarrow>=18'\n" in said and "daybreak[" not in said
 
 
 @pytest.mark.parametrize(("cores", "words"), [(1, "share 1 core."), (2, "share 2 cores.")])

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from daybreak import __version__
 from daybreak.commands.options import parse
-from daybreak.core.extras import EXTRAS, REQUIRED, install_hint
+from daybreak.core.extras import EXTRAS, REQUIRED, install_command
 from daybreak.core.locks import who_holds
 from daybreak.core.process import gpus_are_hidden, machine_memory, nvidia_driver, processor_name, usable_cores
-from daybreak.core.terminal import say, working
+from daybreak.core.terminal import hanging, say, working
 
 OK, NOTE, FAULT = "ok", "note", "fault"
 OLDEST_PYTHON = (3, 11)
@@ -47,6 +47,8 @@ class CheckResult:
     name: str
     sentence: str
     remedy: str = ""
+    command: str = ""
+    """What the remedy tells to run, to be copied."""
 
 
 def doctor(folder: Path = Path(), *, with_torch: bool = False) -> bool:
@@ -59,7 +61,8 @@ def doctor(folder: Path = Path(), *, with_torch: bool = False) -> bool:
         found.append(CheckResult(OK, "arithmetic", "Not tested.", "Add --torch to import torch and multiply matrices."))
     width = max(len(each.name) for each in found)
     for each in found:
-        say(f"{each.state:5}  {each.name:{width}}  {' '.join(filter(None, (each.sentence, each.remedy)))}")
+        words = " ".join(filter(None, (each.sentence, each.remedy)))
+        say(hanging(f"{each.state:5}  {each.name:{width}}  ", words), each.command)
     faults = sum(each.state == FAULT for each in found)
     say()
     say(f"{faults} faults: fix them first." if faults > 1 else "1 fault: fix it first." if faults else "Ready.")
@@ -195,7 +198,8 @@ def _extras() -> Iterator[CheckResult]:
                 NOTE,
                 f"extra {extra}",
                 f"{_listed(problems)}; the extra {extra} {purpose}.",
-                install_hint(extra, *problems),
+                "Install what is missing:",
+                install_command(extra, *problems),
             )
 
 

@@ -13,6 +13,7 @@ from daybreak.commands.options import SizeOptions, parse
 from daybreak.core.errors import UserError
 from daybreak.core.formatting import count
 from daybreak.core.serialization import to_dict
+from daybreak.core.terminal import hanging
 
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
@@ -56,7 +57,9 @@ def catalogue() -> str:
     from daybreak.recipe import recipe_names, shipped_recipe
 
     return "\n".join(
-        f"{name:16} {shipped_recipe(name).description.splitlines()[0]}\n{'':16} {_source(name)}; {_status(name)}"
+        hanging(f"{name:16} ", shipped_recipe(name).description.splitlines()[0])
+        + "\n"
+        + hanging(f"{'':16} ", f"{_source(name)}; {_status(name)}")
         for name in recipe_names()
     )
 

@@ -13,7 +13,7 @@ from daybreak.commands.options import parse
 from daybreak.core.formatting import count, percent, significant
 from daybreak.core.locks import is_held
 from daybreak.core.run_folder import RunFolder
-from daybreak.core.terminal import duration
+from daybreak.core.terminal import duration, hanging
 from daybreak.reporting.events import dropped_words
 from daybreak.reporting.machine import machine_words
 from daybreak.reporting.runs import SILENCE, RunRecords, first_trace, last_trace, read_run
@@ -52,7 +52,7 @@ def status(run: Path) -> str:
         ("export", _export(found)),
         ("files", " ".join(found.faults)),
     ]
-    return "\n".join(f"{name:<9}{words}" for name, words in lines if words)
+    return "\n".join(hanging(f"{name:<9}", words) for name, words in lines if words)
 
 
 def _is_starting(folder: RunFolder) -> bool:

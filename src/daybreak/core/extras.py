@@ -47,5 +47,10 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def install_hint(extra: str, *packages: str) -> str:
     """The instruction that installs an extra, or only those of its requirements that start with ``packages``."""
+    return f"Install what is missing: {install_command(extra, *packages)}."
+
+
+def install_command(extra: str, *packages: str) -> str:
+    """The command of ``install_hint``."""
     wanted = [each for each in EXTRAS[extra][1] if not packages or each.startswith(packages)]
-    return f"Install what is missing: pip install {' '.join(repr(each) for each in wanted)}."
+    return f"pip install {' '.join(repr(each) for each in wanted)}"
