@@ -233,12 +233,16 @@ def main() -> None:
             server_port=options.port,
             inbrowser=options.open,
             share=False,
+            quiet=True,  # Gradio advises a public link
+            prevent_thread_lock=True,
             ssr_mode=False,
             footer_links=[],
             theme=gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"]),
         )
     except OSError:
         stop(f"Port {options.port} is taken. Choose another with --port.")
+    print(f"The playground is at http://127.0.0.1:{options.port}. Ctrl+C ends it.", flush=True)
+    page.block_thread()
 
 
 if __name__ == "__main__":
