@@ -171,7 +171,7 @@ def build(playground: Playground, gr: Any) -> Any:
         gr.Markdown(f"## Fill-mask\nReplace one word by `{mask}`.")
         text = gr.Textbox(example, label="Text", elem_id="fill-text")
         button = gr.Button("Predict", variant="primary", elem_id="fill")
-        rows = table(token="20%", probability="15%", sentence="65%")
+        rows = table(token="22%", probability="28%", sentence="50%")
         button.click(answer(playground.fill_mask), text, rows, api_name="fill_mask")
 
         gr.Markdown(
@@ -181,7 +181,7 @@ def build(playground: Playground, gr: Any) -> Any:
         text = gr.Textbox(example, label="Text", elem_id="dependence-text")
         button = gr.Button("Explain", variant="primary", elem_id="dependence")
         prediction = gr.Textbox(label="Prediction")
-        parts = gr.HighlightedText(label="Words (red: needed, blue: in the way)", show_legend=False)
+        parts = gr.HighlightedText(label="Words (red: needed, purple: in the way)", show_legend=False)
         rows = table(word="60%", change="40%")
         button.click(answer(playground.dependence), text, [prediction, parts, rows], api_name="dependence")
 
@@ -192,14 +192,17 @@ def build(playground: Playground, gr: Any) -> Any:
             label="Others, one on each line", lines=3,
         )  # fmt: skip
         button = gr.Button("Compare", variant="primary", elem_id="similar")
-        rows = table(similarity="20%", sentence="80%")
+        rows = table(similarity="28%", sentence="72%")
         button.click(answer(playground.similar), [sentence, others], rows, api_name="similar")
 
-        gr.Markdown("## Search\nPassages of the text that the run was trained on, and of its held-out text.")
+        gr.Markdown(
+            "## Search\nPassages of the text that the run was trained on, and of its held-out text. "
+            "The first search builds an index, which takes a minute or more."
+        )
         query = gr.Textbox("open a file", label="Query", elem_id="search-text")
         method = gr.Radio(["hybrid", "dense", "bm25"], value="hybrid", label="Method")
         button = gr.Button("Search", variant="primary", elem_id="search")
-        rows = table(score="12%", document="18%", passage="70%")
+        rows = table(score="18%", document="24%", passage="58%")
         button.click(answer(playground.search), [query, method], rows, api_name="search")
     return page.queue(default_concurrency_limit=1)
 
