@@ -197,7 +197,7 @@ def build(playground: Playground, gr: Any) -> Any:
 
         gr.Markdown(
             "## Search\nPassages of the text that the run was trained on, and of its held-out text. "
-            "The first search builds an index, which takes a minute or more."
+            "The first search builds an index, which takes a while on a large text."
         )
         query = gr.Textbox("open a file", label="Query", elem_id="search-text")
         method = gr.Radio(["hybrid", "dense", "bm25"], value="hybrid", label="Method")

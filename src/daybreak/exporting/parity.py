@@ -80,7 +80,7 @@ def verdict(parity: Parity) -> str:
         return f"REFUSED: the exported folder fails the parity check ({parity.failure}) and is marked as refused."
     return (
         f"Parity: stock transformers {parity.transformers} gives the same logits "
-        f"(largest difference {parity.largest_logit_difference:.1e}) and the same masked accuracy."
+        f"(largest difference {parity.largest_logit_difference:.2g}) and the same masked accuracy."
     )
 
 
