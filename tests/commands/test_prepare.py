@@ -640,6 +640,22 @@ def test_the_account_adds_up(records: Path, tmp_path: Path) -> None:
     assert report.documents == 600 and report.contamination == [dataclasses.replace(contamination, removed=False)]
 
 
+def test_what_filters_remove_is_told_in_characters_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One long document among short ones: the number of documents hides that most of the text is gone."""
+    short = [f"Document {number} is short and about rivers." for number in range(99)]
+    task = "These thirteen words stand in the task and also in the long document"
+    long = f"{task}. " + "It goes on and on about rivers. " * 1000
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*short, long]))
+    (tmp_path / "task.txt").write_text(task)
+    asked = Preprocessing(evaluation=(str(tmp_path / "task.txt"),), remove_evaluation=True)
+    prepare([tmp_path / "text.jsonl"], tmp_path / "data", tokenizer=SMALL, preprocessing=asked, workers=1)
+    told = capsys.readouterr().out
+    characters = len("".join(short)) + len(long.strip())
+    assert f"100 documents (one document per record), {characters:,} characters." in told
+    fraction = len(long.strip()) / characters
+    assert f"Removed by filters: 1 documents with {fraction:.1%} of the characters (text of an evaluation: 1)." in told
+
+
 def test_another_evaluation_text_is_another_preparation(records: Path, tmp_path: Path) -> None:
     evaluation = tmp_path / "task.txt"
     asked = Preprocessing(evaluation=(str(evaluation),))

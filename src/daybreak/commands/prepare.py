@@ -281,14 +281,16 @@ def _figures(manifest: Manifest) -> str:
 def _make(job: Job, work: Path, started: float) -> Manifest:
     """Run all stages; each one reuses the results that an interrupted call left."""
     corpus, found = job.corpus, _first_pass(job, work)
-    _report(job, found)
+    report = count(job.preprocessing, found, job.steps)
+    _report(job, found, report.steps[0].characters_in)
     folder, made, shared = _tokenizer(job, found, work)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
-    report = count(job.preprocessing, found, job.steps)
     *by_filters, _duplicates = report.steps
     if reasons := sum((Counter(step.reasons) for step in by_filters), Counter[str]()):
         listed = ", ".join(f"{reason}: {documents:,}" for reason, documents in reasons.most_common())
-        say(f"Removed by filters: {reasons.total():,} documents ({listed}).")
+        read, left = by_filters[0].characters_in, by_filters[-1].characters_out
+        fraction = f"{1 - left / read:.1%} of the characters"
+        say(f"Removed by filters: {reasons.total():,} documents with {fraction} ({listed}).")
     epochs = epochs_of(job.preprocessing, job.inputs, {one.path: one.kept_characters for one in report.sources})
     of_parts = [epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))]
     settings = encoding.EncodingJob.after(found, corpus, folder, assignments=found.splits.path, epochs=of_parts)
@@ -390,7 +392,8 @@ def _over_parts(job: Job, label: str, task: Callable[[ByteCounter, int], int], r
             yield number
 
 
-def _report(job: Job, found: FirstPass) -> None:
+def _report(job: Job, found: FirstPass, characters: int) -> None:
+    """Print what was read: the documents and their ``characters`` before filters and without regard to duplicates."""
     meaning = {
         "file": "one document per file",
         "line": "one document per line",
@@ -402,6 +405,6 @@ def _report(job: Job, found: FirstPass) -> None:
     rules = " and ".join(meaning[name] for name in job.corpus.rule_name.split(" and "))
     size = job.corpus.chunk_characters
     cut = f", in chunks of about {size:,} characters" if size else ""
-    say(f"Text: {found.offsets[-1]:,} documents ({rules}{cut}), {found.characters:,} characters.")
+    say(f"Text: {found.offsets[-1]:,} documents ({rules}{cut}), {characters:,} characters.")
     for reason, skipped in found.skips.counts.items():
         say(f"Skipped: {skipped:,} {reason}, the first in {found.skips.first[reason]}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -99,6 +100,10 @@ def test_prepare_counts_what_it_leaves_out_and_reports_the_languages(
         "prepare", tmp_path / "mixed.jsonl", "--out", tmp_path / "data", "--language-model", model,
         "--languages", "fin", "deu", "--tokenizer.vocabulary", 400,
     )  # fmt: skip
-    assert "Removed by filters: 30 documents (another language: 30)." in capsys.readouterr().out
+    removed = re.search(
+        r"Removed by filters: 30 documents with [\d.]+% of the characters \(another language: 30\)\.",
+        capsys.readouterr().out,
+    )
+    assert removed
     corpus = read_json(tmp_path / "data" / CORPUS_FILE)
     assert corpus["documents"] == 60 and corpus["languages"] == {"fin_Latn": 0.5, "deu_Latn": 0.5}
