@@ -65,6 +65,12 @@ def test_a_csv_file_may_be_parted_by_semicolons(tmp_path: Path) -> None:
     assert texts(tmp_path / "t.csv") == ["one, two", "three"]
 
 
+def test_a_missing_column_names_those_between_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("\ufeffid;title;abstract\n1;one, two;three\n", encoding="utf-8")
+    with pytest.raises(UserError, match="1 has no field 'text', but: abstract, id, title"):
+        texts(tmp_path / "t.csv")
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_missing_column_names_those_that_are_there(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"t{suffix}"

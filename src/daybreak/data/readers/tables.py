@@ -203,15 +203,15 @@ def _is_quoted(lines: list[str], delimiter: str) -> bool:
 
 
 def _delimiter(file: InputFile, field: str) -> str:
-    """Return the delimiter with which the header contains the column, else the default of the file type."""
+    """Return the delimiter with which the header contains the column, else the one that gives it the most cells."""
     marks = _DELIMITERS[suffixes(file.path.name)[0]]
     with open_file(file) as stream:
         head = stream.readline(CHUNK).decode("utf-8-sig", "replace")
+    headers = {mark: [""] for mark in marks}
     for mark in marks:
         with contextlib.suppress(csv.Error):  # the same error is counted when the rows are read
-            if field in next(csv.reader([head], delimiter=mark), []):
-                return mark
-    return marks[0]
+            headers[mark] = next(csv.reader([head], delimiter=mark), [""])
+    return max(marks, key=lambda mark: (field in headers[mark], len(headers[mark])))
 
 
 def row_groups(file: InputFile) -> list[int]:
