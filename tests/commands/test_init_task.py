@@ -67,6 +67,11 @@ def rows(line: str, count: int = 40, labels: tuple[str, str] = ("pos", "neg")) -
             {"text": ["premise", "hypothesis"], "label": "label"},
         ),
         (
+            "answers.csv",
+            "question,answer,match\n" + rows("{text}?,and so on {i},{label}"),
+            {"text": ["question", "answer"], "label": "match"},
+        ),
+        (
             "two_texts.csv",
             "subject line,message body,queue\n" + rows("{text},{text} and more,{label}"),
             {"text": ["subject line", "message body"], "label": "queue"},
@@ -102,6 +107,22 @@ def test_what_is_decided(name: str, content: str, wanted: dict[str, object], tmp
     assert {key: values[key] for key in wanted} == wanted
     data = load_task(read_task_file(out))
     assert len(data.train.targets) > 30
+
+
+def test_a_table_in_a_windows_encoding_says_how_to_convert_it(tmp_path: Path) -> None:
+    (tmp_path / "windows.csv").write_bytes("text,label\nMenü,food\nTür,house\n".encode("cp1252"))
+    with pytest.raises(UserError) as refused:
+        init_task(tmp_path / "windows.csv")
+    assert "iconv -f WINDOWS-1252 -t UTF-8" in refused.value.remedy
+
+
+def test_a_column_of_splits_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "splits.csv"
+    part = ("train", "test")
+    table.write_text("text,label,split\n" + "".join(f"text {i},{'ab'[i % 2]},{part[i > 30]}\n" for i in range(40)))
+    init_task(table)
+    told = capsys.readouterr().out
+    assert "split   'split' is not read, so rows of all its values (train (31), test (9)) are used for training" in told
 
 
 @pytest.mark.parametrize(

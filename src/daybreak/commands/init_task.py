@@ -34,10 +34,12 @@ LABELS = "label labels class category target sentiment intent topic tag queue st
 TEXTS = "text sentence content body document review comment message tweet title description question premise".split()
 PAIRS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text_a", "text_b"),
-    ("text1", "text2"), ("question", "sentence"), ("question", "passage"), ("query", "document"), ("title", "body"),
-    ("subject", "body"),
+    ("text1", "text2"), ("question", "sentence"), ("question", "passage"), ("question", "answer"),
+    ("query", "document"), ("title", "body"), ("subject", "body"),
 )  # fmt: skip
 IDS = "id idx index uid guid row number no".split()
+SPLITS = "split set subset partition fold".split()
+"""Names of a column that says whether a row is for training or for evaluation; task files name a file for each."""
 ENDINGS = re.compile(r"(?P<stem>choice|ending|option|sol|solution|answer)[ _-]?(?P<number>\d)", re.IGNORECASE)
 MOST_CLASSES = 100
 FEW_VALUES = 20
@@ -327,6 +329,11 @@ def choose(table: Table, path: Path) -> Choice:
     if chosen.kind == "classification":
         chosen.kind, chosen.reasons["kind"] = _kind(label)
     chosen.metric, chosen.reasons["metric"] = _metric(chosen.kind, label)
+    if split := next((column for column in rest if column.name in SPLITS and column.may_be_label), None):
+        chosen.reasons["split"] = (
+            f"{split} is not read, so rows of all its values ({_values(split)}) are used for training: "
+            "move those for evaluation to files of their own, and name these files as dev and test"
+        )
     return chosen
 
 

@@ -97,7 +97,10 @@ def readable(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"Cannot read '{path}': {error.strerror or reason(error)}.", "Check the path.") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"'{path}' is not UTF-8 text ({error.reason}).", "Convert it to UTF-8.") from None
+        raise UserError(
+            f"'{path}' is not UTF-8 text ({error.reason}).",
+            "Convert it to UTF-8 (in Excel: save as CSV UTF-8; elsewhere: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW).",
+        ) from None
     except csv.Error as error:
         raise UserError(f"'{path}' cannot be read as csv: {error}.", "Correct the file or name its format.") from None
 
