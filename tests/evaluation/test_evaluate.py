@@ -193,6 +193,7 @@ def test_folders_that_are_no_model(
         ({"tasks": ["sci-cite"]}, "needs the files of SciBERT, and no folder was given"),
         ({"tasks": []}, "No task was named"),
         ({"tasks": ["colla"]}, "There is no task 'colla'. Did you mean 'cola'?"),
+        ({"tasks": ["my rows.csv"]}, "'my rows.csv' is a table, not a task"),
         ({"tasks": ["glue5"]}, "needs the files of GLUE, and no folder was given"),
         ({"tasks": ["nowhere.toml"]}, "Cannot read the task file 'nowhere.toml'"),
         ({"out": "file"}, "is not a folder"),

@@ -12,6 +12,7 @@ Labels have the names in the files, sorted; tags of named entities become IOB2.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
+from daybreak.evaluation.tasks.tables import FORMATS
 from daybreak.evaluation.tasks.task import Task, UnlabelledFile
 
 Columns = tuple[str | int, ...]
@@ -242,6 +244,11 @@ def files_of(names: Sequence[str]) -> list[str]:
 def _layouts(name: str) -> list[Task]:
     if name not in KNOWN:
         choices = [*KNOWN, *TASK_LISTS]
+        if Path(name).suffix.lower().lstrip(".") in FORMATS:
+            raise UserError(
+                f"'{name}' is a table, not a task.",
+                f"Write a task file for it with daybreak init-task {shlex.quote(name)}, and give --tasks that file.",
+            )
         raise UserError(
             f"There is no task '{name}'.{nearest(name, choices)}",
             f"Use {', '.join(choices)}, or the path of a .toml file that describes your own task.",
