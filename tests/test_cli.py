@@ -321,6 +321,15 @@ def test_a_value_out_of_range_is_refused_in_words(flag: str, words: str, tmp_pat
         cli.dispatch(["pretrain", "tiny", "--data", str(tmp_path), *flag.split()])
 
 
+@pytest.mark.parametrize("command", ["run", "pretrain"])
+def test_a_mistake_quotes_a_help_command_that_works(command: str) -> None:
+    code, text = said(command, "--no-such-option")
+    asked = re.search(rf"daybreak ({command}) (--help)", " ".join(text.replace("│", " ").split()))
+    assert code == 2 and asked, text
+    code, text = said(*asked.groups())
+    assert code == 0 and f"usage: daybreak {command} [RECIPE]" in text
+
+
 if __name__ == "__main__":
     assert sys.argv[1:] == ["--write"], __doc__
     GOLDEN.write_text(flags())

@@ -299,6 +299,7 @@ def test_another_budget_recipe_or_data_is_refused(
     same = ["pretrain", "tiny", "--out", run, *shape]
     said = refused(*same, "--data", data, "--budget", "41steps")
     assert "started with a budget of 40steps, not 41steps" in said and "--overwrite" in said
+    assert f"--from {run} --extend" in said
     said = refused(*same, "--data", data, "--budget", "40steps", "--optimizer.beta1", "0.8")
     assert "'optimizer.beta1' differs" in said and f"daybreak pretrain {run} --data DATA --out {run}" in said
     (tmp_path / "less.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[:300]))

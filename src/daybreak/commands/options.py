@@ -129,7 +129,8 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
     try:
         prog, about = f"daybreak {command}", COMMANDS[command]
-        if without := WITHOUT_RECIPE.get(command):
+        if (without := WITHOUT_RECIPE.get(command)) and {"-h", "--help"} & {*arguments}:
+            # Not after a mistake: the message quotes the command with --help to copy.
             prog, about = f"{prog} [RECIPE]", f"{about} {RECIPE_HELP} {without}"
         parsed: Options = tyro.cli(options, prog=prog, args=arguments, default=default, description=about)
         return parsed

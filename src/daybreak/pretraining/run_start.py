@@ -41,7 +41,9 @@ def check_recipe(run: RunFolder, recipe: Recipe) -> None:
         raise UserError(
             f"The run in '{run.path}' was started with a budget of {load_recipe(run.recipe).budget}, "
             f"not {recipe.budget}; its schedule cannot change.",
-            "Use that budget to resume it, choose another --out, or start again with --overwrite.",
+            "Use that budget to resume it, choose another --out, or start again with --overwrite; "
+            f"daybreak pretrain --from {shlex.quote(str(run.path))} --extend 1h --data DATA --out RUN2 "
+            "trains a finished run longer.",
         )
     if different:
         raise UserError(
