@@ -51,6 +51,7 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     for part in ("Training", "Tasks", "Fill-mask examples", "Time by category", "Use the model", "Background"):
         assert part in text
     assert "Not in the folder" not in text and "has not ended" not in text
+    assert "of wall-clock time" in text and "of training time" not in text
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_an_unfinished_run_says_what_is_missing(write_run, tmp_path):
     assert "killed has not ended: still running, last heartbeat" in text
     text = words(report([run], tmp_path / "report.html").read_text())
     assert "killed has not ended: stopped, last heartbeat" in text and "the same command resumes it" in text
-    assert "task results (run `daybreak evaluate`), fill-mask examples" in text
+    assert "task results (run daybreak evaluate), fill-mask examples" in text
     assert "Time by category" not in text
 
 

@@ -208,7 +208,7 @@ def _tiles(run: RunRecords) -> list[tuple[str, str, str]]:
         rate = f"{count(summary.tokens_per_second)} per second" if summary else "so far"
         found.append((count(run.tokens), "tokens read", rate))
     if run.pretrained_here:
-        found.append((duration(run.elapsed), "of training time", f"budget {_budget(run)}"))
+        found.append((duration(run.elapsed), "of wall-clock time", f"budget {_budget(run)}"))
     if summary:
         found.append((count(summary.parameters), "parameters", f"{summary.steps:,} steps"))
     return found

@@ -171,7 +171,7 @@ class RunRecords:
             "a summary (pretraining has not ended)": self.summary,
             "training records": self.steps,
             "a validation": self.validations,
-            "task results (run `daybreak evaluate`)": self.results,
+            "task results (run daybreak evaluate)": self.results,
             "fill-mask examples": self.examples,
             "the environment": self.environment,
             "the measured settings": self.decisions,
