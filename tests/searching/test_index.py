@@ -107,6 +107,16 @@ def test_a_build_that_was_killed_goes_on_and_gives_the_same_bytes(
     assert contents(run / "search") == contents(tmp_path / "whole") and whole.state.embedded == halfway.passages
 
 
+def test_the_progress_of_a_small_index_is_shown_too(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("daybreak.core.terminal.PLAIN_INTERVAL", 0.0)
+    passages = open_index(run).state.passages
+    assert passages <= module.PART
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Embedding passages:")]
+    assert len(shown) > 1 and shown[-1].endswith(f"{passages:,} of {passages:,}")
+
+
 def test_a_build_that_failed_before_bm25_was_complete_makes_it_again(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

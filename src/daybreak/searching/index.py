@@ -223,7 +223,7 @@ def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: boo
         state = None
     if state is None or rebuild:
         state = _begin(folder, source, data_folder)
-    elif state.embedded < state.passages:
+    elif 0 < state.embedded < state.passages:
         say(f"Resuming the search index at passage {state.embedded:,} of {state.passages:,}.")
     reader = PassageReader(source.shards, source.tokenizer, np.load(folder / PASSAGES, mmap_mode="r"))
     state = _embed_passages(folder, source, reader, state)
@@ -289,14 +289,19 @@ def _embed_passages(folder: Path, source: SearchSource, reader: PassageReader, s
     model = load_pretrained(source.model).model.to(choose_device(), getattr(torch, state.precision))
     vectors = np.lib.format.open_memmap(folder / VECTORS, "r+")
     with working("Embedding passages") as work:
+
+        def show(embedded: int) -> None:
+            work.show(embedded / state.passages, f"{embedded:,} of {state.passages:,}")
+
         while state.embedded < state.passages:
-            past = min(state.embedded + PART, state.passages)
-            ids = [reader.ids(number).tolist() for number in range(state.embedded, past)]
-            vectors[state.embedded : past] = embed_ids(model, ids, special=source.shards.manifest.special)
+            first, past = state.embedded, min(state.embedded + PART, state.passages)
+            ids = [reader.ids(number).tolist() for number in range(first, past)]
+            vectors[first:past] = embed_ids(
+                model, ids, special=source.shards.manifest.special, show=lambda texts, first=first: show(first + texts)
+            )
             vectors.flush()
             state = replace(state, embedded=past)
             write_json(folder / STATE, state)
-            work.show(past / state.passages, f"{past:,} of {state.passages:,}")
     return state
 
 

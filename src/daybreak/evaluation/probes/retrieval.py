@@ -170,7 +170,13 @@ def retrieval_line(found: Retrieval) -> str:
     return f"Search in {found.text or 'held-out text'}, recall at 10 among {found.passages} passages: {recalls}."
 
 
-def embed_ids(model: Encoder, texts: Sequence[Sequence[int]], *, special: SpecialIds = SpecialIds()) -> np.ndarray:
+def embed_ids(
+    model: Encoder,
+    texts: Sequence[Sequence[int]],
+    *,
+    special: SpecialIds = SpecialIds(),
+    show: Callable[[int], None] = lambda texts: None,
+) -> np.ndarray:
     """Return float32 [N, D] of unit length: the embeddings of texts that are token ids already.
 
     The model is put into eval mode and computes in the precision of its weights. Texts of similar length share a
@@ -178,6 +184,7 @@ def embed_ids(model: Encoder, texts: Sequence[Sequence[int]], *, special: Specia
 
     Args:
         texts: ids without special tokens; [CLS] and [SEP] are added, and nothing is cut off.
+        show: called after every batch with the number of texts that are embedded.
     """
     model.eval()
     device = model.decoder.weight.device
@@ -190,6 +197,7 @@ def embed_ids(model: Encoder, texts: Sequence[Sequence[int]], *, special: Specia
             ids, attend = padded_batch([rows[i] for i in batch], special.pad, device)
             states = model.states(ids, attend=attend)
             vectors[batch] = embed(states, attend).cpu().numpy()
+            show(start + len(batch))
     return vectors
 
 
