@@ -67,6 +67,18 @@ def test_help_names_every_protocol(verb: str) -> None:
     assert offered and re.split(", | or ", offered[1]) == list(PROTOCOLS)
 
 
+def test_help_breaks_lines_where_they_are_full_and_has_the_most_used_options_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """tyro would also break them where a docstring does in the source."""
+    monkeypatch.setenv("COLUMNS", "100")
+    _, text = said("run", "--help")
+    assert "pile-subset; see daybreak prepare. Defaults to the docstrings of the " in text
+    assert "Most runs need only --corpus, --budget, --out and --tasks." in " ".join(text.split())
+    options = re.findall(r"(?m)^\W{1,3}(--[a-z-]+)", text)
+    assert options[:3] == ["--corpus", "--tasks", "--out"] and "None}" not in text
+
+
 def test_help_imports_torch_only_for_the_commands_with_a_recipe() -> None:
     script = """
 import sys

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import docstring_parser
 import tyro
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
@@ -50,7 +52,7 @@ CommaSeparated = Annotated[
 RECIPE_HELP = "RECIPE is a name that daybreak recipes lists, a .py or .json file, or a run folder."
 WITHOUT_RECIPE = {
     "run": "With --corpus and a budget in time, it defaults to the size with the lowest forecast loss, otherwise to "
-    f"{DEFAULT_RECIPE}.",
+    f"{DEFAULT_RECIPE}. Most runs need only --corpus, --budget, --out and --tasks.",
     "pretrain": f"Defaults to {DEFAULT_RECIPE}.",
 }
 """What the help of the commands with a recipe says of their first argument."""
@@ -128,16 +130,45 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
     try:
+        _describe(options, default)
         prog, about = f"daybreak {command}", COMMANDS[command]
         if (without := WITHOUT_RECIPE.get(command)) and {"-h", "--help"} & {*arguments}:
             # Not after a mistake: the message quotes the command with --help to copy.
             prog, about = f"{prog} [RECIPE]", f"{about} {RECIPE_HELP} {without}"
-        parsed: Options = tyro.cli(options, prog=prog, args=arguments, default=default, description=about)
+        # An option that is None by default is left out to be so: its type is shown without None.
+        parsed: Options = tyro.cli(
+            options, prog=prog, args=arguments, default=default, description=about, config=(tyro.conf.DisallowNone,)
+        )
         return parsed
     except SystemExit as exit_:
         if exit_.code:
             raise SystemExit(2) from None
         raise
+
+
+def _describe(options: type, default: Any = None) -> None:
+    """Make each docstring of an option its help, in one line: tyro would keep the line breaks of the source.
+
+    Args:
+        default: instance of ``options`` whose values choose the classes of nested options.
+    """
+    for base in reversed(options.__mro__):
+        if is_dataclass(base):
+            lines = {one.arg_name: one.description for one in docstring_parser.parse_from_object(base).params}
+            for one in fields(base):
+                if words := lines.get(one.name):
+                    one.metadata = MappingProxyType({**one.metadata, "help": " ".join(words.split())})
+    for one in fields(options):
+        value = getattr(default, one.name, None) if default is not None else _default_of(one)
+        if is_dataclass(value) and not isinstance(value, type):
+            _describe(type(value), value)
+
+
+def _default_of(one: Field[Any]) -> Any:
+    """The default of a field; None if it has none."""
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return one.default
 
 
 def keywords(options: Any, group: type | None = None) -> dict[str, Any]:

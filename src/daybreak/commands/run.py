@@ -74,17 +74,23 @@ CHOSEN_FOLDER = "runs/chosen"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions):
-    recipe: Annotated[Recipe, arg(name="")]
+class TextAndTasks:
+    """What most runs are given; the help lists the options of the last base class first."""
+
     corpus: tuple[str, ...] = ()
     """Files, folders or globs of text, hf://owner/name, or wikipedia, c4 or pile-subset; see daybreak prepare. Defaults
     to the docstrings of the packages installed on this machine."""
-    general: tuple[str, ...] = ()
-    """With --init: general text, to measure how much of it the model forgets. It is read with --document auto and
-    without filters, because it need not look like the corpus."""
     tasks: CommaSeparated = ()
     """Tasks to fine-tune on after pretraining: cola,rte,glue5,my_task.toml. With --task-dir, defaults to the recipe's
     tasks whose files are in that folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(PreparationOptions, InitOptions, TaskDirOptions, RunOutOptions, TextAndTasks):
+    recipe: Annotated[Recipe, arg(name="")]
+    general: tuple[str, ...] = ()
+    """With --init: general text, to measure how much of it the model forgets. It is read with --document auto and
+    without filters, because it need not look like the corpus."""
     protocol: str = ""
     """Fine-tuning protocol. Defaults to the recipe's, else distilled up to hidden size 512 and quick above."""
     seeds: int | None = None

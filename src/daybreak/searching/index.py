@@ -290,15 +290,14 @@ def _embed_passages(folder: Path, source: SearchSource, reader: PassageReader, s
     vectors = np.lib.format.open_memmap(folder / VECTORS, "r+")
     with working("Embedding passages") as work:
 
-        def show(embedded: int) -> None:
+        def show(texts: int) -> None:
+            embedded = state.embedded + texts
             work.show(embedded / state.passages, f"{embedded:,} of {state.passages:,}")
 
         while state.embedded < state.passages:
-            first, past = state.embedded, min(state.embedded + PART, state.passages)
-            ids = [reader.ids(number).tolist() for number in range(first, past)]
-            vectors[first:past] = embed_ids(
-                model, ids, special=source.shards.manifest.special, show=lambda texts, first=first: show(first + texts)
-            )
+            past = min(state.embedded + PART, state.passages)
+            ids = [reader.ids(number).tolist() for number in range(state.embedded, past)]
+            vectors[state.embedded : past] = embed_ids(model, ids, special=source.shards.manifest.special, show=show)
             vectors.flush()
             state = replace(state, embedded=past)
             write_json(folder / STATE, state)
