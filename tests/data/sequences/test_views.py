@@ -77,6 +77,13 @@ def test_without_damage_views_are_verbatim_and_shifted(stream: TokenStream) -> N
     assert np.mean(starts) > 2.5  # the views of a sequence begin at different places of the window
 
 
+def test_views_of_a_window_begin_at_most_a_third_of_its_size_apart(stream: TokenStream) -> None:
+    config = ViewRows(fraction=1.0, shortest=12, longest=12, drop=0.0)
+    ids = config.build(stream, LENGTH, 0, SPECIAL).take(0, 64).ids
+    apart = [np.ptp([tokens_of(view)[0] for view in views(row)]) for row in ids]
+    assert max(apart) == 4 and min(apart) >= 1
+
+
 @pytest.mark.parametrize(("progress", "expected"), [(0.0, 0.7), (0.2499, 0.7), (0.25, 0.1), (1.0, 0.1)])
 def test_the_fraction_follows_progress(stream: TokenStream, progress: float, expected: float) -> None:
     plain = StreamRows().build(stream, LENGTH, 3, SPECIAL).take(0, 4000).ids
