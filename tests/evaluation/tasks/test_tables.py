@@ -34,6 +34,16 @@ def test_tabs_are_split_without_quoting_and_the_mark_is_dropped(tmp_path: Path) 
     ]
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|", ","])
+def test_a_csv_file_may_have_the_delimiter_of_a_spreadsheet(tmp_path: Path, mark: str) -> None:
+    lines = [("text, or not", "label"), ("a;b\tc|d", "1,5"), ("e", "f")]
+    quoted = "\r\n".join(mark.join(f'"{cell}"' for cell in line) for line in lines)
+    path = written(tmp_path, f"\ufeff\r\n{quoted}\r\n", "t.csv")
+    found = read_table(path, ("label", "text, or not"), format="csv", header=True)
+    assert found.rows == [("1,5", "a;b\tc|d"), ("f", "e")]
+    assert read_table(written(tmp_path, "a;b,c\n"), (0,), format="csv", header=False).rows == [("a;b",)]
+
+
 def test_short_rows_are_skipped_and_counted(tmp_path: Path) -> None:
     path = written(tmp_path, "a\tb\n" + "x\ty\n" * 30 + "torn\n" + "x\t\n" + "x\ty\textra\n")
     found = read_table(path, ("a", "b"), format="tsv", header=True)
@@ -86,7 +96,7 @@ def test_a_text_may_be_longer_than_the_csv_module_allows_by_itself(tmp_path: Pat
         ("a\tb\n", ("a",), {}, "holds no rows"),
         ("a\tb\nx\ty\n", ("c",), {}, "no column 'c': it holds 'a', 'b'"),
         ("text\tlabel\nx\ty\n", ("texts",), {}, "Did you mean 'text'?"),
-        ("a;b\nx;y\n", ("a",), {"format": "csv"}, "holds the one column 'a;b', and no column 'a'"),
+        ("a;b\nx;y\n", ("c",), {"format": "csv"}, "holds the one column 'a;b', and no column 'c'"),
         ("a\tb\nx\ty\n", (2,), {}, "no column 2: it holds columns 0 to 1"),
         ("x\ty\n", ("a",), {"header": False}, "read without a header"),
         ("a\tb\n" + "x\n" * 9, ("a", "b"), {}, "9 of the 9 rows"),

@@ -54,9 +54,9 @@ class TableRows:
 def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole: bool = False) -> TableRows:
     """Read ``columns`` (names, or 0-based numbers) of a table.
 
-    Tab-separated files are read without quoting (GLUE has unbalanced quotes), comma-separated files with quoting. A
-    byte order mark is dropped. In .jsonl every line is an object whose keys are the columns. Values are normalized to
-    Unicode NFC, as training text is.
+    Tab-separated files are read without quoting (GLUE has unbalanced quotes), .csv files with quoting. A .csv file may
+    have another delimiter than the comma if its header then names the columns. A byte order mark is dropped. In .jsonl
+    every line is an object whose keys are the columns. Values are normalized to Unicode NFC, as training text is.
 
     Args:
         whole: keep all rows, for a file whose rows are identified by number: an empty value is empty text, and a
@@ -73,9 +73,8 @@ def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole
                 if format == "jsonl":
                     lines = _read_objects(file, path, columns)
                 else:
-                    lines = _read_lines(
-                        split_csv(file) if format == "csv" else _split_tabs(file), path, columns, header
-                    )
+                    cells = split_csv(file, _delimiter(file, columns)) if format == "csv" else _split_tabs(file)
+                    lines = _read_lines(cells, path, columns, header)
                 found = _gathered(lines, whole, path, columns)
     if not found.rows and not found.skipped:
         raise UserError(f"'{path}' holds no rows.", "Give a file with at least one row.")
@@ -157,6 +156,17 @@ def shown(value: object) -> str:
 
 def _listed(names: Columns) -> str:
     return ", ".join([shown(name) for name in names[:MANY]] + (["..."] if len(names) > MANY else []))
+
+
+def _delimiter(file: TextIO, columns: Columns) -> str:
+    """Return the first of DELIMITERS with which the first line contains the named columns, else the comma."""
+    head = next((line for line in file if line.strip()), "")
+    file.seek(0)
+    for mark in DELIMITERS:
+        names = [name.strip() for name in next(csv.reader([head], delimiter=mark), [])]
+        if all(column in names for column in columns if isinstance(column, str)):
+            return mark
+    return ","
 
 
 def _split_tabs(file: TextIO) -> Iterator[tuple[int, list[str]]]:
