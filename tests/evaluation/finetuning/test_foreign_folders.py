@@ -103,6 +103,13 @@ def test_an_odd_config_is_one_sentence_and_does_not_fill_the_memory(changes: dic
     refused(folder)
 
 
+def test_a_link_that_leads_nowhere_is_one_sentence(folder: Path, weather: Path, tmp_path: Path) -> None:
+    (folder / "tokenizer.json").unlink(missing_ok=True)
+    (folder / "tokenizer.json").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"Cannot read '.*tokenizer\.json': No such file or directory\."):
+        evaluate(folder, [str(weather)], out=tmp_path / "out")
+
+
 # ---------------------------------------------------------------- code that a model brings
 
 
