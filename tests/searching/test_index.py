@@ -272,6 +272,15 @@ def test_a_damaged_index_is_named(run: Path) -> None:
     assert open_index(run, rebuild=True).vectors.any(axis=1).all()
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_link_that_leads_nowhere_is_one_sentence(run: Path, name: str) -> None:
+    (run / "model" / name).unlink()
+    (run / "model" / name).symlink_to("nowhere")
+    with pytest.raises(UserError) as caught:
+        open_index(run)
+    assert name in caught.value.sentence and "\n" not in caught.value.sentence
+
+
 def test_a_folder_of_something_else_is_not_touched(run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")

@@ -190,8 +190,11 @@ def model_fingerprint(model: Path) -> str:
     """Return blake2b (8 bytes, hex) of the weights, config and tokenizer of an exported model."""
     found = hashlib.blake2b(digest_size=8)
     for path in [*sorted(model.glob("*.safetensors")), model / "config.json", model / "tokenizer.json"]:
-        with path.open("rb") as file:
-            found.update(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest())
+        try:
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest())
+        except OSError as error:
+            raise UserError(f"Cannot read '{path}': {error.strerror}.", "Restore the file.") from None
     return found.hexdigest()
 
 
@@ -203,7 +206,7 @@ def data_fingerprint(manifest: Manifest) -> str:
 
 
 def _stamp(model: Path) -> str:
-    stats = [path.stat() for path in sorted(model.glob("*.safetensors"))]
+    stats = [path.stat() for path in sorted(model.glob("*.safetensors")) if path.is_file()]
     return " ".join(f"{stat.st_size}-{stat.st_mtime_ns}" for stat in stats)
 
 

@@ -21,6 +21,7 @@ from daybreak.evaluation.finetuning.classifier import (
     check_save_folder,
     load_config,
     load_tokenizer,
+    parameter_count,
     save_classifier,
 )
 from daybreak.evaluation.finetuning.finetune import set_dropout
@@ -104,10 +105,13 @@ def test_an_odd_config_is_one_sentence_and_does_not_fill_the_memory(changes: dic
 
 
 def test_a_link_that_leads_nowhere_is_one_sentence(folder: Path, weather: Path, tmp_path: Path) -> None:
-    (folder / "tokenizer.json").unlink(missing_ok=True)
-    (folder / "tokenizer.json").symlink_to("nowhere")
-    with pytest.raises(UserError, match=r"Cannot read '.*tokenizer\.json': No such file or directory\."):
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"Cannot read '.*model\.safetensors': No such file or directory\."):
         evaluate(folder, [str(weather)], out=tmp_path / "out")
+    assert parameter_count(folder) == 0
+    refused(folder)
 
 
 # ---------------------------------------------------------------- code that a model brings

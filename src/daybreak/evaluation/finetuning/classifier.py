@@ -139,7 +139,7 @@ def _refuse_larger_than_weights(folder: Path, config: Any) -> None:
 
     transformers allocates what is missing in the weights, so a config.json of a few bytes could fill the memory.
     """
-    held = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    held = _weight_bytes(folder)
     if not held:
         return
     with reading(folder, "config"), torch.device("meta"):
@@ -256,7 +256,12 @@ def _forget_answers(model: Any, source: Any, config: Any) -> None:
 
 def parameter_count(folder: Path) -> int:
     """Estimate the number of parameters from the size of the weights; 0 without weights."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 4
+    return _weight_bytes(folder) // 4
+
+
+def _weight_bytes(folder: Path) -> int:
+    """Return the size of the weights; a link that leads nowhere counts nothing, for reading the weights refuses it."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors") if path.is_file())
 
 
 def load_classifier(folder: Path) -> tuple[Any, Any]:
