@@ -296,11 +296,11 @@ def _evaluator(study: DataStudy, recipes: Mapping[str, Recipe], out: Path) -> Ca
 
     # The held-out split of a source is the same under every preprocessing.
     data = {text.source: out / "data" / text.folder for text in reversed(study.texts)}
-    # A cell that was deleted and trained again has another time.
-    known = {(cell.folder, cell.elapsed): cell.others for cell in study.cells}
+    # A cell that was deleted and trained again has another loss; its time may be the same.
+    known = {(cell.folder, cell.loss, cell.elapsed): cell.others for cell in study.cells}
 
     def with_losses(cell: StudyCell) -> StudyCell:
-        key = cell.folder, cell.elapsed
+        key = cell.folder, cell.loss, cell.elapsed
         if key not in known:
             device, recipe = probe.choose_device(), recipes[cell.variant]
             model = load_pretrained(RunFolder(out / cell.folder).model).model.to(device)
