@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from needs import takes_long
 from rendezvous import wait_for
 from warm_python import surroundings
 
@@ -92,6 +93,7 @@ def test_a_torn_checkpoint_is_said_and_the_one_before_it_is_taken(
     assert steps(stopped) == 300
 
 
+@takes_long
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(
     small_disk: Path, start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
 ) -> None:

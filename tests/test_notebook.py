@@ -89,6 +89,7 @@ def test_it_is_valid_needs_nbformat() -> None:
     nbformat.validate(nbformat.from_dict(BOOK))
 
 
+@takes_long
 def test_it_runs_from_the_first_cell_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = SERVERS["daybreak"].run(["-c", SMALL + PLAYER, NOTEBOOK], {"PRETRAIN_YOUR_OWN": "40steps 1 64"})

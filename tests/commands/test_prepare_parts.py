@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from needs import takes_long
 from rendezvous import wait_for
 from small_texts import PART, contents, left_over, write_records
 
@@ -37,6 +38,7 @@ SMALL = WordPiece(vocabulary=600)
 FULL = Path("/dev/full")
 
 
+@takes_long
 def test_neither_workers_nor_parts_change_what_is_made(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_run_whose_data_were_deleted_goes_on_when_they_are_back(
     assert (summary.steps, summary.resumes) == (40, 1)
 
 
+@takes_long
 def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
 ) -> None:
