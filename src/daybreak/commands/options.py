@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import docstring_parser
 import tyro
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
@@ -152,6 +151,8 @@ def _describe(options: type, default: Any = None) -> None:
     Args:
         default: instance of ``options`` whose values choose the classes of nested options.
     """
+    import docstring_parser  # here, because a bare machine calls commands without parsing (benchmarks/bare.py)
+
     for base in reversed(options.__mro__):
         if is_dataclass(base):
             lines = {one.arg_name: one.description for one in docstring_parser.parse_from_object(base).params}

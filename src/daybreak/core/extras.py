@@ -18,6 +18,7 @@ REQUIRED = (
     "joblib>=1.5",
     "rich>=14.1",
     "tyro>=1.0.17,<2",
+    "docstring-parser>=0.16",
     "zstandard>=0.23",
     "plotly>=6",
     "jinja2>=3.1",
