@@ -34,6 +34,12 @@ def test_it_rises_stays_and_falls(progress: float, expected: float) -> None:
     assert Trapezoid(warmup=0.1, decay=0.4)(progress) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("kind", [Trapezoid, BudgetTriangle, WarmupLinear, Cosine])
+def test_the_defaults_are_a_whole_schedule(kind: type[Schedule]) -> None:
+    multipliers = [kind()(step / 100) for step in range(101)]
+    assert max(multipliers) == pytest.approx(1.0, abs=0.02) and min(multipliers) >= 0 and multipliers[-1] < 0.02
+
+
 def test_without_ramps_it_is_flat() -> None:
     assert [Trapezoid(warmup=0.0, decay=0.0)(p) for p in (0.0, 0.5, 1.0)] == [1.0, 1.0, 1.0]
 
