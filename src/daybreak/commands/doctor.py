@@ -111,7 +111,8 @@ def _version(package: str) -> str | None:
 
 def _machine() -> Iterator[CheckResult]:
     cores, total, free = usable_cores(), *machine_memory()
-    yield CheckResult(OK, "processor", f"{processor_name()}, {cores} usable core{'s' if cores > 1 else ''}.")
+    noun = "cores" if cores > 1 else "core"
+    yield CheckResult(OK, "processor", f"{processor_name()}, {cores} usable {noun}.")
     message = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free."
     yield _noted(free < LITTLE_MEMORY, "memory", message, "Close other programs, or train the recipe tiny.")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -119,7 +120,7 @@ def _machine() -> Iterator[CheckResult]:
         yield CheckResult(
             NOTE,
             "load",
-            f"{load:.1f} processes share {cores} core{'s' if cores > 1 else ''}.",
+            f"{load:.1f} processes share {cores} {noun}.",
             "Stop other programs: they slow runs down.",
         )
 

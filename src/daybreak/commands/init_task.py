@@ -148,8 +148,8 @@ class Choice:
 def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) -> Path:
     """Write the task file of a table of labelled rows and print each decision with its reason.
 
-    A table that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file, because
-    ``evaluate`` reads commas. Numbers with a decimal comma beside semicolons get a point in the copy.
+    A table that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file. Numbers
+    with a decimal comma beside semicolons get a point in the copy.
 
     Returns:
         The path of the task file, checked to load in ``evaluate``.

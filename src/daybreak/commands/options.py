@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -160,16 +160,9 @@ def _describe(options: type, default: Any = None) -> None:
                 if words := lines.get(one.name):
                     one.metadata = MappingProxyType({**one.metadata, "help": " ".join(words.split())})
     for one in fields(options):
-        value = getattr(default, one.name, None) if default is not None else _default_of(one)
+        value = getattr(default, one.name, one.default)
         if is_dataclass(value) and not isinstance(value, type):
             _describe(type(value), value)
-
-
-def _default_of(one: Field[Any]) -> Any:
-    """The default of a field; None if it has none."""
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return one.default
 
 
 def keywords(options: Any, group: type | None = None) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,19 @@ def damaged(path: Path, number: int, error: ValueError) -> UserError:
     return UserError(
         f"'{path}' is damaged in line {number}: {reason(error)}.", "Restore the file, or start the run again."
     )
+
+
+def digest_of(path: Path, algorithm: str | Callable[[], Any]) -> bytes:
+    """Return the digest of a file's content; ``algorithm`` is as for ``hashlib.file_digest``.
+
+    Raises:
+        UserError: the file cannot be read, such as a link that leads nowhere.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, algorithm).digest()
+    except OSError as error:
+        raise UserError(f"Cannot read '{path}': {error.strerror}.", "Restore the file.") from None
 
 
 def write_array(path: Path, values: np.ndarray) -> None:

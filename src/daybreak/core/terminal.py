@@ -55,6 +55,11 @@ class _Console(Console):
 console = _Console(soft_wrap=True, highlight=False)
 
 
+def _is_first_process() -> bool:
+    """Whether this is the first process of a run, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def say(line: str = "", command: str = "") -> None:
     """Print one line for the user; of several processes of one run only the first prints.
 
@@ -67,14 +72,15 @@ def say(line: str = "", command: str = "") -> None:
     Raises:
         BrokenPipeError: the reader of the output is gone.
     """
-    if os.environ.get("RANK", "0") != "0":
+    if not _is_first_process():
         return
     try:
+        whole = f"{line} {command}" if command else line
         if console.is_jupyter:  # a page breaks lines itself, but not in the frame that rich makes for each line
             if not console.quiet:
-                print(f"{line} {command}" if command else line)
+                print(whole)
         elif not console.is_terminal:
-            console.print(Text(f"{line} {command}" if command else line))
+            console.print(Text(whole))
         else:
             console.print(Text("\n".join(_between_words(line, console.width))))
             if command:
@@ -116,7 +122,7 @@ def say_link(label: str, path: Path) -> None:
     """Print the address of a file as a file:// URI: a link in terminals that support OSC 8, plain text in all
     others."""
     uri = path.resolve().as_uri()
-    if os.environ.get("RANK", "0") != "0":
+    if not _is_first_process():
         return
     if not console.is_terminal or console.is_dumb_terminal:
         say(f"{label}{uri}")
@@ -214,7 +220,7 @@ class Work:
 @contextmanager
 def working(label: str) -> Iterator[Work]:
     """Show the progress of one piece of work within the context; a terminal shows also that its end is unknown."""
-    if not console.is_terminal or os.environ.get("RANK", "0") != "0":
+    if not console.is_terminal or not _is_first_process():
         yield Work(label)
         return
     columns = (

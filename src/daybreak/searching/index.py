@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
-from daybreak.core.files import make_folder, read_json, replace_folder, reserve, write_json
+from daybreak.core.files import digest_of, make_folder, read_json, replace_folder, reserve, write_json
 from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
@@ -190,11 +190,7 @@ def model_fingerprint(model: Path) -> str:
     """Return blake2b (8 bytes, hex) of the weights, config and tokenizer of an exported model."""
     found = hashlib.blake2b(digest_size=8)
     for path in [*sorted(model.glob("*.safetensors")), model / "config.json", model / "tokenizer.json"]:
-        try:
-            with path.open("rb") as file:
-                found.update(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest())
-        except OSError as error:
-            raise UserError(f"Cannot read '{path}': {error.strerror}.", "Restore the file.") from None
+        found.update(digest_of(path, lambda: hashlib.blake2b(digest_size=8)))
     return found.hexdigest()
 
 

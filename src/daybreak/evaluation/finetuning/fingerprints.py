@@ -12,7 +12,7 @@ import sklearn
 import torch
 
 from daybreak import __version__
-from daybreak.core.errors import UserError
+from daybreak.core.files import digest_of
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.baselines.bag_of_words import VERSION
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
@@ -25,18 +25,10 @@ HASHED_AS = {"max_grad_norm": "clip"}
 
 
 def digest(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 of the files' contents, in this order.
-
-    Raises:
-        UserError: a file cannot be read, such as a link that leads nowhere.
-    """
+    """Return the SHA-256 of the files' contents, in this order."""
     total = hashlib.sha256()
     for path in paths:
-        try:
-            with path.open("rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
-        except OSError as error:
-            raise UserError(f"Cannot read '{path}': {error.strerror}.", "Restore the file.") from None
+        total.update(digest_of(path, "sha256"))
     return total.hexdigest()
 
 
