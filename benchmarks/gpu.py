@@ -35,6 +35,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,6 +53,7 @@ import torch
 import toy
 
 from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.process import usable_cores
 from daybreak.core.run_folder import RunFolder
 from daybreak.training.hardware import probe
 
@@ -99,8 +101,11 @@ class Call:
         self.found["stages"].setdefault(stage, {}).update(facts)
         measure.finish(self.found, self.chosen.out)
 
-    def run(self, command: list[str]) -> float:
+    def run(self, command: list[str], log: Path | None = None) -> float:
         """Run a command and return its seconds; stop it when the time is over.
+
+        Args:
+            log: where its output goes, by default that of the call.
 
         Raises:
             OutOfTime: it could not end in time.
@@ -108,7 +113,8 @@ class Call:
         if self.left() <= 0:
             raise OutOfTime
         begun = time.monotonic()
-        process = measure.start(command, self.log)
+        log = log or self.log
+        process = measure.start(command, log)
         try:
             process.wait(self.left())
         except subprocess.TimeoutExpired:
@@ -120,7 +126,7 @@ class Call:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        measure.check_ended(process, self.log)
+        measure.check_ended(process, log)
         return time.monotonic() - begun
 
 
@@ -173,30 +179,44 @@ def parity(call: Call) -> None:
 
 
 def recipes(call: Call) -> None:
-    """Seconds of a step of every shipped recipe with a small batch; errors are recorded."""
+    """Seconds of a step of every shipped recipe with a small batch; errors are recorded.
+
+    Several run at a time, because most of each is the start of a process; their seconds are upper bounds.
+    """
     from daybreak.recipe import recipe_names
 
     data, steps = data_of(call), {}
-    for name in ["tiny", "bert-2018"] if call.dry else recipe_names():
+    names = ["tiny", "bert-2018"] if call.dry else recipe_names()
+    beside = 1 if call.dry else max(1, min(8, usable_cores() // 2, int(memory(call) / WORKER_GIB)))
+
+    def one(name: str) -> dict[str, Any]:
         try:
-            steps[name] = measured(call, "recipe_step.py", "--recipe", name, "--data", str(data))
+            return measured(call, "recipe_step.py", "--recipe", name, "--data", str(data), label=f"step-{name}")
         except SystemExit as error:
             print(error, flush=True)
-            steps[name] = {"error": str(error)[-2000:]}
-        call.tell("parity", recipes=steps)
+            return {"error": str(error)[-2000:]}
+
+    with ThreadPoolExecutor(beside) as pool:
+        for name, step in zip(names, pool.map(one, names), strict=True):
+            steps[name] = step
+            call.tell("parity", recipes=steps)
     if failed := [name for name, one in steps.items() if "error" in one]:
         raise RuntimeError(f"no step of {', '.join(failed)}")
 
 
-def measured(call: Call, script: str, *arguments: str) -> dict[str, Any]:
+def measured(call: Call, script: str, *arguments: str, label: str = "") -> dict[str, Any]:
     """Run another script of this folder and return its record.
 
     It has a process of its own: a fault of the device spoils only that, and its memory is free afterwards.
+
+    Args:
+        label: of its files, the record and what it prints; by default the name of the script.
     """
-    out = call.work / f"{Path(script).stem}.json"
+    out = call.work / f"{label or Path(script).stem}.json"
     out.unlink(missing_ok=True)
     short = ["--short"] if call.dry else []
-    call.run([sys.executable, str(Path(__file__).with_name(script)), "--out", str(out), *arguments, *short])
+    command = [sys.executable, str(Path(__file__).with_name(script)), "--out", str(out), *arguments, *short]
+    call.run(command, out.with_suffix(".txt"))
     found: dict[str, Any] = read_json(out)
     return found
 
