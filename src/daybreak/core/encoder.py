@@ -34,6 +34,8 @@ class Encoder(nn.Module, ABC):
     compiled: Callable[..., Tensor] | None = None
     """Calls a block by compiled code, during training only, with the arguments of ``called``. None calls it
     uncompiled."""
+    compiled_loss: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
+    """Computes the loss of a chunk of targets by compiled code, if blocks are ``compiled``; None does so uncompiled."""
 
     @abstractmethod
     def states(

@@ -159,7 +159,12 @@ class GatedUnit(nn.Module):
         self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        passed, gate = self.up(x).chunk(2, dim=-1)
+        if torch.compiler.is_compiling() and x.is_cuda:
+            # Inductor joins the gradients of two halves in one kernel that computes both at every place; with two
+            # products there is nothing to join, which saves half of that kernel's time.
+            passed, gate = (F.linear(x, weight) for weight in self.up.weight.chunk(2))
+        else:
+            passed, gate = self.up(x).chunk(2, dim=-1)
         return self.down(F.gelu(passed) * gate)
 
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from daybreak.core.encoder import Encoder, called
 from daybreak.core.errors import Interrupted, PeerLost, UserError, reason
 from daybreak.core.terminal import say
+from daybreak.training.objectives.loss import loss_and_gradient
 
 MAX_GRAPHS = 64
 """Torch's default limit, 8, is too low for two lengths of a model with local layers."""
@@ -79,6 +80,11 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor", *, count_varie
         return compiled(block, x, mask, causal, positions, *tables)
 
     model.compiled = call
+    if next(model.parameters()).is_cuda:
+        # For one number of targets only: with several, the order of the sums would depend on the first in a process.
+        model.compiled_loss = torch.compile(
+            loss_and_gradient, backend=backend, dynamic=False, fullgraph=True, options=options
+        )
 
 
 def try_compiled(

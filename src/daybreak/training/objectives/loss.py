@@ -6,6 +6,7 @@ N targets, D hidden size, V vocabulary.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +28,10 @@ def chunk(device: torch.device, vocabulary: int) -> int:
     if device.type == "cpu":
         return max(CPU_CHUNK, min(CHUNK, CPU_LOGITS // vocabulary))
     return max(CHUNK, min(GPU_CHUNK, GPU_LOGITS // vocabulary))
+
+
+Compiled = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Compiled code of ``loss_and_gradient``."""
 
 
 class Buffers(threading.local):
@@ -65,6 +70,28 @@ class Buffers(threading.local):
 BUFFERS = Buffers()
 
 
+def loss_and_gradient(logits: Tensor, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Summed cross-entropy of a chunk, its gradient with regard to the logits, and the sum of that over the targets.
+
+    A compiler makes two passes over the logits of it; uncompiled, ``LinearCrossEntropy`` needs fewer.
+
+    Args:
+        logits: [N, V].
+        answers: int64 [N, 1].
+
+    Returns:
+        Scalar float32, [N, V] in the dtype of ``logits``, [V] float32.
+    """
+    exact = logits.float()
+    top = exact.amax(dim=1, keepdim=True)
+    powers = (exact - top).exp()
+    total = powers.sum(dim=1, keepdim=True)
+    loss = (top + total.log() - exact.gather(1, answers)).sum()
+    is_answer = torch.arange(logits.shape[1], device=logits.device) == answers
+    gradient = powers / total - is_answer.float()
+    return loss, gradient.to(logits.dtype), gradient.sum(dim=0)
+
+
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum over targets of -log softmax(features @ weight.T + bias)[target]; the forward pass also computes the
     gradients.
@@ -75,8 +102,19 @@ class LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-        """features [N, D], weight [V, D], bias [V] or None, targets int64 [N] -> scalar float32, nats."""
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        compiled: Compiled | None = None,
+    ) -> Tensor:
+        """features [N, D], weight [V, D], bias [V] or None, targets int64 [N] -> scalar float32, nats.
+
+        Args:
+            compiled: ``loss_and_gradient``, compiled; used for whole chunks in half precision.
+        """
         device = features.device
         product = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
         with torch.autocast(device.type, enabled=False):
@@ -95,6 +133,14 @@ class LinearCrossEntropy(torch.autograd.Function):
                     torch.mm(part, low_weight.T, out=logits)
                 else:
                     torch.addmm(low_bias, part, low_weight.T, out=logits)
+                if compiled is not None and len(part) == rows and product != torch.float32:
+                    loss, low_gradient, slope = compiled(logits, answers)
+                    total += loss
+                    if bias_gradient is not None:
+                        bias_gradient += slope
+                    torch.mm(low_gradient, low_weight, out=features_gradient[start : start + rows])
+                    weight_gradient += torch.mm(low_gradient.T, part, out=weight_buffer)
+                    continue
                 top, picked = logits.amax(dim=1, keepdim=True).float(), logits.gather(1, answers).float()
                 # One pass over float16 logits on a GPU; torch copies others to float32 first. The largest probability
                 # gives the sum of all exponentials.
@@ -114,7 +160,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
         features_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
         bias_slope = None if bias_gradient is None else bias_gradient * gradient
-        return features_gradient.float() * gradient, weight_gradient * gradient, bias_slope, None
+        return features_gradient.float() * gradient, weight_gradient * gradient, bias_slope, None, None

@@ -198,6 +198,6 @@ def mask_rows(
 def decoded(model: Encoder, features: Tensor, targets: Tensor) -> LossSum:
     """Cross-entropy of features [..., D] against targets int64 [...]."""
     flat = features.reshape(-1, features.shape[-1]).float()
-    decoder = model.decoder
-    loss = LinearCrossEntropy.apply(flat, decoder.weight, decoder.bias, targets.reshape(-1))
+    decoder, compiled = model.decoder, model.compiled_loss if model.training and model.compiled else None
+    loss = LinearCrossEntropy.apply(flat, decoder.weight, decoder.bias, targets.reshape(-1), compiled)
     return LossSum(sum=loss, count=targets.numel())
