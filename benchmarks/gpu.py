@@ -270,8 +270,12 @@ def glue5(call: Call) -> None:
     command += ["--task-dir", str(call.chosen.task_dir)] if call.chosen.task_dir else []
     command += [] if call.dry else ["--workers", str(min(call.chosen.workers, max(1, int(memory(call) / WORKER_GIB))))]
     for which, extra in (("pretrained", []), ("untrained", ["--untrained"])):
-        seconds = call.run([*command, *extra])
-        call.tell("glue5", results=read_json(run / "results.json"), **{f"{which}_seconds": seconds})
+        try:
+            seconds = call.run([*command, *extra])
+        finally:  # the tasks that ended before the time was over
+            if (run / "results.json").exists():
+                call.tell("glue5", results=read_json(run / "results.json"))
+        call.tell("glue5", **{f"{which}_seconds": seconds})
 
 
 def swept(call: Call, stage: str, names: str, lengths: str, step_tokens: int) -> None:

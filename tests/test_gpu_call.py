@@ -64,6 +64,33 @@ def test_what_was_measured_before_the_time_was_over_is_kept(call: Any, tmp_path:
     assert (tmp_path / "log.txt").read_text().endswith("saved\n") and time.monotonic() - begun < 30
 
 
+def test_a_second_call_repeats_only_the_recipes_that_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: Any
+) -> None:
+    """Nor does it compare the device again, which takes a minute."""
+    gpu, asked = script("gpu"), []
+    monkeypatch.setattr(gpu, "data_of", lambda _: tmp_path)
+    monkeypatch.setitem(sys.modules, "device_parity", argparse.Namespace(render=lambda _: ""))
+
+    def measured(_: Any, script: str, *arguments: str, label: str = "") -> dict[str, Any]:
+        asked.append(label or script)
+        if label == "step-bert-2018" and asked.count(label) == 1:
+            raise SystemExit("no sentences")
+        return {name: True for name in ("device", "float32_products", "passed", "findings", "step_seconds")}
+
+    monkeypatch.setattr(gpu, "measured", measured)
+    stage = gpu.parity
+    status, found = call(parity=stage)
+    assert (
+        status == 1
+        and "no step of bert-2018" in found["parity"]["error"]
+        and "step_seconds" in found["parity"]["recipes"]["tiny"]
+    )
+    status, found = call(parity=stage)
+    assert status == 0 and asked == ["device_parity.py", "step-tiny", "step-bert-2018", "step-bert-2018"]
+    assert found["parity"]["state"] == "done" and "error" not in found["parity"]["recipes"]["bert-2018"]
+
+
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
     """Environment of a rented machine: neither Daybreak nor the packages of its command line can be imported."""

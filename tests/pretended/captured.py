@@ -17,11 +17,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from daybreak.models.modern import ModernEncoder
 from daybreak.training.hardware.compiling import compile_blocks
 from daybreak.training.objectives.finish import embed
+from daybreak.training.objectives.loss import GPU_CHUNK
+from daybreak.training.objectives.objective import decoded
 
 MOMENTS = ((True, 19), (False, 19), (False, 16), (False, 13), (False, 10))
 """Causal or not, and how many positions are asked, as the flagship goes along."""
 FINISH = (False, True, False, True)
 """Whether the embeddings of a microbatch are computed with gradients: each step of the finish begins without them."""
+TARGETS = (2 * GPU_CHUNK + 5, 3 * GPU_CHUNK + 4)
+"""Of the loss at two mask rates: only its whole chunks are compiled, which have one shape."""
 
 
 def main() -> None:
@@ -51,6 +55,12 @@ def main() -> None:
                     embeddings = embed(model.states(ids, attend=attend), attend)
                 if gradients:
                     embeddings.sum().backward()
+                counts.append(counter.frame_count)
+            for targets in TARGETS:
+                features = torch.zeros(targets, 64, device="cuda", requires_grad=True)
+                answers = torch.zeros(targets, dtype=torch.int64, device="cuda")
+                with torch.autocast("cuda", torch.bfloat16):
+                    decoded(model, features, answers).sum.backward()
                 counts.append(counter.frame_count)
             found[name] = counts
     json.dump(found, sys.stdout)

@@ -31,7 +31,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint
-from daybreak.evaluation.probes.bm25 import bm25_index
+from daybreak.evaluation.probes.bm25 import bm25_index, import_bm25s
 from daybreak.schemas.run import Manifest
 from daybreak.schemas.search import SearchIndex
 from daybreak.searching.passages import MOST_TOKENS, SPLITS, PassageReader, cut_passages
@@ -312,9 +312,7 @@ def _opened(folder: Path, state: SearchIndex, source: SearchSource, words: bool)
             raise ValueError("files of different lengths")
         bm25 = None
         if words:
-            import bm25s
-
-            bm25 = bm25s.BM25.load(folder / BM25, mmap=True)
+            bm25 = import_bm25s().BM25.load(folder / BM25, mmap=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"The search index in '{folder}' is damaged ({error}).", "Build it again with --rebuild."

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import bm25s
 import numpy as np
 import pytest
@@ -198,3 +203,19 @@ def test_without_the_library_nothing_is_measured(tokenizer: Tokenizer, monkeypat
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     _, model = encoder()
     assert measure_retrieval(model, tokenizer, *heldout(tokenizer, texts(60))) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chosen", ["", "cuda"])
+def test_jax_stays_off_the_gpu_unless_the_user_chose_it(chosen: str, tmp_path: Path) -> None:
+    """bm25s computes with JAX while it is imported, and JAX would reserve three quarters of the GPU's memory."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/__init__.py").write_text("import os\nasked = os.environ.get('JAX_PLATFORMS')\n")
+    (tmp_path / "jax/lax.py").write_text("def top_k(scores, k): return scores[:k], list(range(k))\n")
+    code = (
+        "import os; from daybreak.evaluation.probes.bm25 import import_bm25s; import_bm25s(); import jax\n"
+        "print(jax.asked, os.environ.get('JAX_PLATFORMS'))"
+    )
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": paths, **({"JAX_PLATFORMS": chosen} if chosen else {})}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (["cuda", "cuda"] if chosen else ["cpu", "None"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from daybreak.training.objectives import loss
-from daybreak.training.objectives.loss import CHUNK, LinearCrossEntropy
+from daybreak.training.objectives.loss import CHUNK, LinearCrossEntropy, loss_and_gradient
 
 WIDTH, VOCABULARY = 12, 37
 
@@ -66,6 +66,48 @@ def test_autocast_stays_near_float32_and_keeps_float32_gradients() -> None:
     for mine, right in zip(low, exact):
         assert mine.grad is not None and right.grad is not None and mine.grad.dtype == torch.float32
         assert (mine.grad - right.grad).norm() <= 0.02 * right.grad.norm()
+
+
+@pytest.mark.parametrize("arithmetic", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("targets", [CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 3])
+def test_compiled_chunks_give_what_uncompiled_ones_give(
+    arithmetic: torch.dtype, targets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only whole chunks are compiled, so that all have one shape; the function here is what the compiler gets."""
+    monkeypatch.setattr(loss, "CPU_CHUNK", CHUNK)
+    shapes = []
+
+    def compiled(logits: Tensor, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        shapes.append(tuple(logits.shape))
+        return loss_and_gradient(logits, answers)
+
+    inputs, answers = parts(targets, seed=5)
+    found = []
+    for code in (None, compiled):
+        mine = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+        with torch.autocast("cpu", arithmetic):
+            total = LinearCrossEntropy.apply(*mine, answers, code)
+        total.backward()
+        found.append([total, *(tensor.grad for tensor in mine)])
+    assert shapes == [(CHUNK, VOCABULARY)] * (targets // CHUNK)
+    for one, other in zip(*found):
+        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-3 * float(one.detach().abs().max()))
+    if targets < CHUNK:
+        assert all(torch.equal(one, other) for one, other in zip(*found))
+
+
+def test_the_loss_that_is_compiled_is_that_of_torch() -> None:
+    generator = torch.Generator().manual_seed(6)
+    logits = (4 * torch.randn(40, 300, generator=generator)).to(torch.bfloat16)
+    answers = torch.randint(300, (40, 1), generator=generator)
+    exact = logits.double().requires_grad_()
+    right = F.cross_entropy(exact, answers[:, 0], reduction="sum")
+    (slope,) = torch.autograd.grad(right, exact)
+    total, gradient, bias = loss_and_gradient(logits, answers)
+    assert total.dtype == bias.dtype == torch.float32 and gradient.dtype == torch.bfloat16
+    torch.testing.assert_close(total.double(), right.detach(), rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(bias.double(), slope.sum(dim=0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradient.double(), slope, rtol=2**-8, atol=1e-7)
 
 
 @pytest.mark.parametrize("targets", [1, CHUNK + 3])

@@ -5,8 +5,12 @@ N passages, Q queries.
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,13 +21,27 @@ DENSE_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Weights of the other ranker's scores, from which queries with a known passage select one."""
 
 
+def import_bm25s() -> ModuleType:
+    """Import bm25s without letting JAX, where it is installed, reserve three quarters of the GPU's memory.
+
+    bm25s computes with JAX while it is imported, and JAX takes the GPU unless told otherwise before its own import.
+    """
+    decides = "jax" not in sys.modules and "JAX_PLATFORMS" not in os.environ
+    if decides:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    try:
+        return importlib.import_module("bm25s")
+    finally:
+        if decides:
+            del os.environ["JAX_PLATFORMS"]
+
+
 def bm25_index(passages: Iterable[str]) -> Any:
     """Return a ``bm25s.BM25`` over the lower-cased words of the passages, with the usual k1 = 1.5 and b = 0.75.
 
     Equal passages give equal arrays. The memory is 8 bytes a word while the index is built, the texts not counted.
     """
-    import bm25s  # here, so that training does without it
-
+    bm25s = import_bm25s()  # here, so that training does without it
     vocabulary: dict[str, int] = {}
     ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in _words(passage)] for passage in passages]
     index = bm25s.BM25(k1=1.5, b=0.75, csc_backend="scipy")
