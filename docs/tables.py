@@ -52,6 +52,8 @@ TEXTS = {
     "medquad": "medical questions",
     "articles": "biomedical papers",
 }
+GPU = "2026-11-26-gpu-h100"
+"""Of one call of benchmarks/gpu.py: this name with endings."""
 BESIDE_CRAMMING = {"`mini`": "2026-11-25-mini-2h", "`crammed --size mini`": "2026-11-25-crammed-mini-2h"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
 OFF_THE_PLATEAU = {
@@ -148,6 +150,33 @@ def default_run() -> str:
         ["averaged with the bag of words", both(ours)],
     ]
     return table([f"{ours['train_rows']:,} training rows", f"{ours['metric']} x 100"], rows)
+
+
+def gpu() -> str:
+    """Six minutes of ``base`` on one GPU: speed, losses, search and two tasks."""
+    run = read(f"{GPU}.json")["stages"]["flagship"]
+    summary, shown = run["summary"], losses(run["summary"])
+    found = {one["ranker"]: f"{100 * one['scores']['recall_10']:.1f}" for one in read(f"{GPU}-search.json")["rankers"]}
+    tasks = {result["task"]: result for result in read(f"{GPU}-tasks.json")}
+    rows = [
+        ["text, millions of tokens", f"{run['data']['train']['tokens'] / 1e6:.1f}"],
+        ["tokens read, millions", f"{summary['tokens'] / 1e6:.1f}"],
+        ["seconds before the first step, with compilation", f"{summary['time_by_category']['start']:.0f}"],
+        ["tokens per second after it", f"{summary['tokens_per_second']:,.0f}"],
+        ["peak memory of the GPU, GiB", f"{summary['machine']['device_memory'] / 2**30:.0f}"],
+        ["unigram baseline", f"{summary['validation']['unigram_loss']:.3f}"],
+        *([name, value] for name, value in shown.items()),
+        ["search in held-out text, recall at 10: BM25", found["bm25"]],
+        ["the same: embeddings", found["dense"]],
+        ["the same: both", found["hybrid"]],
+    ]
+    for task, result in tasks.items():
+        rows += [
+            [f"{GLUE[task]}, `quick`", score(result)],
+            ["the same: bag of words", bag_of_words(result)],
+            ["the same: averaged with the bag of words", both(result)],
+        ]
+    return table(["`base`, six minutes of one H100", f"[record](../records/{GPU}.json)"], rows)
 
 
 def speed() -> str:

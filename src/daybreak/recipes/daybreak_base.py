@@ -1,7 +1,7 @@
 """Daybreak's own recipe in its largest size, for one GPU and one day.
 
 Command: daybreak run base --corpus TEXT --budget 24h
-Not measured yet.
+Measured: records/2026-11-26-gpu-h100.json (six minutes of one H100).
 """
 
 from daybreak.models.modern import ModernEncoder
