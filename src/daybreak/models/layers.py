@@ -50,6 +50,20 @@ def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
+def halves(linear: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two halves of ``linear(x)``, for a gated unit.
+
+    Inductor joins the gradients of two halves in one kernel that computes both at every place, which takes twice as
+    long as the memory needs. Of two products there is nothing to join.
+    """
+    if not (torch.compiler.is_compiling() and x.is_cuda):
+        first, second = linear(x).chunk(2, dim=-1)
+        return first, second
+    weights = linear.weight.chunk(2)
+    biases = (None, None) if linear.bias is None else linear.bias.chunk(2)
+    return F.linear(x, weights[0], biases[0]), F.linear(x, weights[1], biases[1])
+
+
 class Dropout(nn.Dropout):
     """Dropout that costs nothing at a rate of 0."""
 

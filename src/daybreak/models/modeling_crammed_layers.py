@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .layers import Attention, Dropout, take
+from .layers import Attention, Dropout, halves, take
 
 
 class Unit(nn.Module):
@@ -21,10 +21,9 @@ class Unit(nn.Module):
         self.down = nn.Linear(size, hidden_size, bias=biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        intermediate = self.up(x)
         if not self.gated:
-            return self.down(F.gelu(intermediate))
-        passed, gate = intermediate.chunk(2, dim=-1)
+            return self.down(F.gelu(self.up(x)))
+        passed, gate = halves(self.up, x)
         return self.down(passed * F.gelu(gate))
 
 
