@@ -818,3 +818,9 @@ def test_the_settings_of_a_tokenizer_that_are_not_the_recipes_are_said(
     taken = prepared(text, tmp_path / "taken", "--document", "blank-line", "--tokenizer-from", str(data / "tokenizer"))
     assert taken.tokenizer_settings == {}, "another folder's path is private"
     assert not other_tokenizer(recipe, taken)
+
+
+def test_the_name_of_a_tokenizer_is_no_configuration(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'WordPiece' is not a configuration of a tokenizer"):
+        daybreak.prepare([corpus], tmp_path / "out", tokenizer="WordPiece")  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()

@@ -12,6 +12,7 @@ import pytest
 from in_process import command
 
 import daybreak
+from daybreak.core.errors import UserError
 from daybreak.searching.query import SearchResult
 
 Refused = Callable[..., str]
@@ -39,6 +40,11 @@ def test_the_command_prints_what_the_function_returns(run: Path, capsys: pytest.
     assert daybreak.search(run, "the old sailor", top=3, method="bm25") != found
     command("search", run, "xylophone", "--method", "bm25")
     assert capsys.readouterr().out.endswith("No passage contains any of these words.\n")
+
+
+def test_a_list_of_queries_is_refused(run: Path) -> None:
+    with pytest.raises(UserError, match="is not text"):
+        daybreak.search(run, ["the old sailor"])  # type: ignore[arg-type]
 
 
 def test_without_words_the_index_is_built_and_exported(

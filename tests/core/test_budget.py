@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.core.budget import Deadline
+from daybreak.core.budget import Budget, Deadline
 from daybreak.core.errors import UserError
 
 NOW = datetime(2026, 11, 22, 23, 30, 15)
@@ -44,3 +44,9 @@ def test_a_time_of_day_is_the_next_one(hour: int, minute: int, now: datetime) ->
 def test_what_is_left() -> None:
     assert 3500 < Deadline(datetime.now() + timedelta(hours=1)).left() <= 3600
     assert Deadline(datetime.now() - timedelta(minutes=1)).left() < 0
+
+
+def test_a_number_without_a_unit_is_no_budget() -> None:
+    with pytest.raises(UserError, match="'900' is not a budget"):
+        Budget.parse(900)  # type: ignore[arg-type]
+    assert Budget.parse("900s").seconds == 900

@@ -189,6 +189,11 @@ def prepare(
         UserError: the inputs cannot be used, or ``out`` cannot be written or contains something else. ``out`` is then
             unchanged.
     """
+    if not isinstance(tokenizer, TokenizerConfig):
+        raise UserError(
+            f"The tokenizer {tokenizer!r} is not a configuration of a tokenizer.",
+            'Pass that of a recipe, such as load_recipe("tiny").tokenizer.',
+        )
     inputs, out = listed(inputs), Path(out)
     started, steps = time.monotonic(), preprocessing.all_filters()
     preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))

@@ -32,7 +32,8 @@ class Budget:
     @staticmethod
     def parse(text: str) -> Budget:
         """Parse ``90s``, ``30m``, ``24h``, ``1.5d``, ``2e9tok`` or ``10000steps``."""
-        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(s|m|h|d|tok|steps)\s*", text.lower())
+        # From Python it may be a number, which has no unit.
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(s|m|h|d|tok|steps)\s*", str(text).lower())
         if not match or not 0 < float(match[1]) < 1e18:
             raise UserError(f"'{text}' is not a budget.", "Write it like 90s, 30m, 24h, 2d, 2e9tok or 10000steps.")
         amount, unit = float(match[1]), match[2]

@@ -203,6 +203,8 @@ def check_query(words: str, top: int, method: str) -> None:
         )
     if top < 1:
         raise UserError(f"{top} results are too few.", "Use at least 1 with --top.")
+    if not isinstance(words, str):
+        raise UserError(f"The query {words!r} is not text.", "Search for one query at a time, given as a string.")
     if not words.strip():
         raise UserError("The query is empty.", "Name the words to search for, in quotation marks.")
 
