@@ -106,3 +106,16 @@ def test_a_lost_process_leaves_a_checkpoint_of_the_last_whole_step(
     assert (progress.step, progress.second_from) == (step, None)
     fit(rest, progress)
     assert equal(whole, rest)
+
+
+def test_the_best_checkpoints_of_a_run_take_little_of_its_time() -> None:
+    """A run of six minutes on a GPU has a new best every 25 seconds, and needs 1.2 to write it."""
+    timer, kept = loop.CheckpointTimer(), []
+    timer.saves.append(1.2)
+    for mark in range(1, 60):
+        if timer.may_keep_best(25.0 * mark):
+            timer.best_kept_at = 25.0 * mark
+            kept.append(25 * mark)
+    assert kept == [250, 500, 750, 1000, 1250] and 1.2 * len(kept) <= loop.CHECKPOINT_FRACTION * 1475
+    timer.saves.append(0.01)
+    assert timer.may_keep_best(1253.0) and not timer.may_keep_best(1251.0)

@@ -179,9 +179,9 @@ def interim_validation(training: Training, progress: Progress, tick: Tick, timer
         whole = training.validation.whole_seconds(training.validation.row_seconds)
         training.clock.keep_back(reserve_for(validation=whole, save=timer.saving, step=timer.stepping))
     better = record.loss < (math.inf if progress.best is None else progress.best)
-    if not better or not training.run or timer.saving >= CHECKPOINT_FRACTION * tick.elapsed:
+    if not better or not training.run or not timer.may_keep_best(tick.elapsed):
         return progress
-    progress = replace(progress, best=record.loss)
+    timer.best_kept_at, progress = tick.elapsed, replace(progress, best=record.loss)
     write(training, progress, training.run.best, keep=1)
     return progress
 
@@ -241,8 +241,18 @@ class CheckpointTimer:
 
     def __init__(self) -> None:
         self.saves, self.steps = deque[float](maxlen=3), deque[float](maxlen=3)
+        self.best_kept_at = 0.0
+        """Charged seconds at which this process last kept the best checkpoint."""
         self._last = time.monotonic()
         self._warned = False
+
+    def may_keep_best(self, elapsed: float) -> bool:
+        """Whether the best checkpoint may be written at ``elapsed``.
+
+        Those of a run take at most CHECKPOINT_FRACTION of its time: a short run on a GPU has a new best every half
+        minute and takes a second to write it.
+        """
+        return self.saving < CHECKPOINT_FRACTION * (elapsed - self.best_kept_at)
 
     @property
     def saving(self) -> float:
