@@ -7,8 +7,8 @@ Stages run in order of importance; --only takes a list of them.
 
     parity      the device against the CPU and stock transformers, then some steps of every recipe
     flagship    base for six minutes and a half, from raw text: compiled, in half precision
-    glue5       its five tasks, and those of the same shape untrained
     speed       tokens a second beside transformers' Trainer, at 128 and 512 tokens
+    glue5       its five tasks, and those of the same shape untrained
     kills       kill -9, resume, and a replay that must be equal bit for bit
     crammed     Cramming's own recipe for half an hour
     sizes       tokens a second of the smaller flagships
@@ -339,7 +339,7 @@ def kills(call: Call) -> None:
 
 
 STAGES: dict[str, Callable[[Call], None]] = {
-    "parity": parity, "flagship": flagship, "glue5": glue5, "speed": speed, "kills": kills, "crammed": crammed,
+    "parity": parity, "flagship": flagship, "speed": speed, "glue5": glue5, "kills": kills, "crammed": crammed,
     "sizes": sizes,
 }  # fmt: skip
 
