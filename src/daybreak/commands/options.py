@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 from tyro.conf import arg
@@ -131,9 +131,11 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     try:
         _describe(options, default)
         prog, about = f"daybreak {command}", COMMANDS[command]
-        if (without := WITHOUT_RECIPE.get(command)) and {"-h", "--help"} & {*arguments}:
-            # Not after a mistake: the message quotes the command with --help to copy.
-            prog, about = f"{prog} [RECIPE]", f"{about} {RECIPE_HELP} {without}"
+        if {"-h", "--help"} & {*arguments}:
+            _leave_out_empty_defaults(options, default)
+            if without := WITHOUT_RECIPE.get(command):
+                # Not after a mistake: the message quotes the command with --help to copy.
+                prog, about = f"{prog} [RECIPE]", f"{about} {RECIPE_HELP} {without}"
         # An option that is None by default is left out to be so: its type is shown without None.
         parsed: Options = tyro.cli(
             options, prog=prog, args=arguments, default=default, description=about, config=(tyro.conf.DisallowNone,)
@@ -163,6 +165,26 @@ def _describe(options: type, default: Any = None) -> None:
         value = getattr(default, one.name, one.default)
         if is_dataclass(value) and not isinstance(value, type):
             _describe(type(value), value)
+
+
+def _leave_out_empty_defaults(options: type, default: Any = None) -> None:
+    """Let the help show no default that is empty, such as ``(default: '')``; what it means is in the description.
+
+    Args:
+        default: as for ``_describe``.
+    """
+    for base in options.__mro__:
+        if is_dataclass(base):
+            own, types = base.__annotations__, get_type_hints(base, include_extras=True)
+            for one in fields(base):
+                # Positional arguments of any number have no default: tyro shows an empty one.
+                empty = ("", None, ()) if one.default_factory is not MISSING else ("", None, (), MISSING, tyro.MISSING)
+                if one.name in own and getattr(default, one.name, one.default) in empty:
+                    own[one.name] = Annotated[types[one.name], arg(help_behavior_hint="")]
+    for one in fields(options):
+        value = getattr(default, one.name, one.default)
+        if is_dataclass(value) and not isinstance(value, type):
+            _leave_out_empty_defaults(type(value), value)
 
 
 def keywords(options: Any, group: type | None = None) -> dict[str, Any]:
