@@ -92,6 +92,22 @@ def loss_and_gradient(logits: Tensor, answers: Tensor) -> tuple[Tensor, Tensor, 
     return loss, gradient.to(logits.dtype), gradient.sum(dim=0)
 
 
+def _in_place(logits: Tensor, answers: Tensor, probabilities: Tensor, *, biased: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """What ``loss_and_gradient`` returns, uncompiled; ``logits`` and ``probabilities`` [N, V] are overwritten.
+
+    Args:
+        biased: whether the third result is needed.
+    """
+    top, picked = logits.amax(dim=1, keepdim=True).float(), logits.gather(1, answers).float()
+    # One pass over float16 logits on a GPU; torch copies others to float32 first. The largest probability gives the
+    # sum of all exponentials.
+    gradient = torch.softmax(logits, dim=1, dtype=torch.float32, out=probabilities)
+    loss = (top - gradient.amax(dim=1, keepdim=True).log() - picked).sum()
+    gradient.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=gradient.dtype))
+    bias_slope = gradient.sum(dim=0) if biased else gradient[0]
+    return loss, gradient if logits.dtype == torch.float32 else logits.copy_(gradient), bias_slope
+
+
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum over targets of -log softmax(features @ weight.T + bias)[target]; the forward pass also computes the
     gradients.
@@ -134,28 +150,18 @@ class LinearCrossEntropy(torch.autograd.Function):
                 else:
                     torch.addmm(low_bias, part, low_weight.T, out=logits)
                 if compiled is not None and len(part) == rows and product != torch.float32:
-                    loss, low_gradient, slope = compiled(logits, answers)
-                    total += loss
-                    if bias_gradient is not None:
-                        bias_gradient += slope
-                    torch.mm(low_gradient, low_weight, out=features_gradient[start : start + rows])
-                    weight_gradient += torch.mm(low_gradient.T, part, out=weight_buffer)
-                    continue
-                top, picked = logits.amax(dim=1, keepdim=True).float(), logits.gather(1, answers).float()
-                # One pass over float16 logits on a GPU; torch copies others to float32 first. The largest probability
-                # gives the sum of all exponentials.
-                gradient = torch.softmax(logits, dim=1, dtype=torch.float32, out=probabilities[: len(part)])
-                total += (top - gradient.amax(dim=1, keepdim=True).log() - picked).sum()
-                gradient.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=gradient.dtype))
-                if bias_gradient is not None:
-                    bias_gradient += gradient.sum(dim=0)
-                # The logits are not needed any more.
-                low_gradient = gradient if product == torch.float32 else logits.copy_(gradient)
-                torch.mm(low_gradient, low_weight, out=features_gradient[start : start + rows])
-                if product == weight_gradient.dtype:
-                    weight_gradient.addmm_(low_gradient.T, part)
+                    loss, slope, bias_slope = compiled(logits, answers)
                 else:
-                    weight_gradient += torch.mm(low_gradient.T, part, out=weight_buffer)
+                    used = probabilities[: len(part)]
+                    loss, slope, bias_slope = _in_place(logits, answers, used, biased=bias is not None)
+                total += loss
+                if bias_gradient is not None:
+                    bias_gradient += bias_slope
+                torch.mm(slope, low_weight, out=features_gradient[start : start + rows])
+                if product == weight_gradient.dtype:
+                    weight_gradient.addmm_(slope.T, part)
+                else:
+                    weight_gradient += torch.mm(slope.T, part, out=weight_buffer)
         ctx.save_for_backward(features_gradient, weight_gradient, bias_gradient)
         return total
 
