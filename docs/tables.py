@@ -54,6 +54,13 @@ TEXTS = {
 }
 GPU = "2026-11-26-gpu-h100"
 """Of one call of benchmarks/gpu.py: this name with endings."""
+GENERAL = "2026-11-26-tiny-12625steps-seed-1"
+FIELDS = {
+    "arXiv abstracts, biomedical papers": ("science", ("sci-cite", "citation_intent"), "heldout-arxiv"),
+    "docstrings of Python packages": ("python", ("packages",), "data-python"),
+    "writing of the US government": ("government", (), "heldout-usgov"),
+}
+"""Texts of a field: the ending of the records, its tasks and its held-out text."""
 BESIDE_CRAMMING = {"`mini`": "2026-11-25-mini-2h", "`crammed --size mini`": "2026-11-25-crammed-mini-2h"}
 BESIDE_BERT = {"`mini`": "2026-11-24-mini-2h", "`bert-2018 --size mini`": "2026-11-25-bert-2018-mini-2h"}
 OFF_THE_PLATEAU = {
@@ -329,6 +336,29 @@ def search() -> str:
     header = [
         "text read", "held-out text", "passages", "BM25", "dense", "hybrid", "hybrid minus BM25, 95 % interval",
     ]  # fmt: skip
+    return table(header, rows)
+
+
+def from_scratch() -> str:
+    """Three texts of a field: the general model, the same continued, and one from scratch, beside what needs none."""
+    rows = []
+    for field, (ending, tasks, text) in FIELDS.items():
+        runs = [GENERAL, *(f"2026-11-26-tiny-{way}-{ending}" for way in ("continued", "scratch"))]
+        for task in tasks:
+            ours = [{one["task"]: one for one in read(f"{run}/results.json")}[task] for run in runs]
+            measure = f"`{task}`, {ours[0]['metric'].replace('_', ' ')}"
+            rows.append([field, measure, bag_of_words(ours[0]), *map(score, ours)])
+            rows.append(["", "averaged with the bag of words", "-", *map(both, ours)])
+            field = ""
+        searches = [
+            next(one for one in read(f"{run}/probes.json")["search"] if one["text"].startswith(text)) for run in runs
+        ]
+        found = [{one["ranker"]: 100 * one["scores"]["recall_10"] for one in each["rankers"]} for each in searches]
+        rows.append([field, "search: embeddings", "-", *(f"{each['dense']:.1f}" for each in found)])
+        rows.append(
+            ["", "search: BM25 and embeddings", f"{found[0]['bm25']:.1f}", *(f"{each['hybrid']:.1f}" for each in found)]
+        )
+    header = ["text", "measured", "without a model", "general model", "continued", "from scratch"]
     return table(header, rows)
 
 

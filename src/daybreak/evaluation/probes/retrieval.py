@@ -166,7 +166,7 @@ def embed_texts(
 
 def retrieval_line(found: Retrieval) -> str:
     """One line with the recall of search, for the model and for BM25."""
-    recalls = ", ".join(f"{each.ranker} {100 * each.scores['recall_10']:.1f} %" for each in found.rankers)
+    recalls = ", ".join(f"{each.ranker} {each.scores['recall_10']:.1%}" for each in found.rankers)
     return f"Search in {found.text or 'held-out text'}, recall at 10 among {found.passages} passages: {recalls}."
 
 
