@@ -206,6 +206,7 @@ def test_work_that_lost_its_reader_says_that_it_stopped(monkeypatch: pytest.Monk
     monkeypatch.setattr("daybreak.commands.prepare.main", prepare)
     code, text = said("prepare", "texts", "--out", "data")
     assert code == 1 and text.endswith("its output was closed; the same command resumes.\n")
+    assert said("prepare", "--help") == (1, "")
 
 
 @pytest.mark.parametrize("flag", ["--overwrite", "--fresh"])

@@ -84,7 +84,7 @@ def run_command(arguments: list[str]) -> int:
     except MemoryError:
         return _report_full_memory(arguments, again)
     except BrokenPipeError:
-        if arguments and arguments[0] in RESUMABLE:
+        if arguments and arguments[0] in RESUMABLE and not {"-h", "--help"} & {*arguments}:
             _complain(f"stopped, because its output was closed; the {again} resumes.")
         return 1
     except OSError as error:
