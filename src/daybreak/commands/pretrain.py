@@ -262,7 +262,7 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # left by a start that was killed before its first step
             if other := other_tokenizer(job.recipe, job.shards.manifest):
                 say(f"{other} daybreak prepare --recipe {job.recipe.name} trains that tokenizer.")
-        with working("Measuring step times"):
+        with working("Measuring step times" if fresh else "Loading the checkpoint"):
             training, progress = setup_training(job, decisions, world)
             if world.is_first and not fresh:  # before compilation, which may take minutes
                 alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
