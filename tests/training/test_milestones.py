@@ -108,8 +108,9 @@ def test_a_lost_process_leaves_a_checkpoint_of_the_last_whole_step(
     assert equal(whole, rest)
 
 
-def test_the_best_checkpoints_of_a_run_take_little_of_its_time() -> None:
+def test_the_best_checkpoints_of_a_run_take_little_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of six minutes on a GPU has a new best every 25 seconds, and needs 1.2 to write it."""
+    monkeypatch.setattr(loop, "CHECKPOINT_FRACTION", 0.005)
     timer, kept = loop.CheckpointTimer(), []
     timer.saves.append(1.2)
     for mark in range(1, 60):
