@@ -55,9 +55,10 @@ TEXTS = {
 GPU = "2026-11-26-gpu-h100"
 """Of one call of benchmarks/gpu.py: this name with endings."""
 GENERAL = "2026-11-26-tiny-12625steps-seed-1"
+GENERAL_DOCSTRINGS = "2026-11-26-tiny-general-docstrings-search.json"
 FIELDS = {
     "arXiv abstracts, biomedical papers": ("science", ("sci-cite", "citation_intent"), "heldout-arxiv"),
-    "docstrings of Python packages": ("python", ("packages",), "data-python"),
+    "docstrings of Python packages": ("python", ("packages",), "held-out split"),
     "writing of the US government": ("government", (), "heldout-usgov"),
 }
 """Texts of a field: the ending of the records, its tasks and its held-out text."""
@@ -351,7 +352,8 @@ def from_scratch() -> str:
             rows.append(["", "averaged with the bag of words", "-", *map(both, ours)])
             field = ""
         searches = [
-            next(one for one in read(f"{run}/probes.json")["search"] if one["text"].startswith(text)) for run in runs
+            next(one for name in names for one in read(name)["search"] if one["text"].startswith(text))
+            for names in ([f"{GENERAL}/probes.json", GENERAL_DOCSTRINGS], *([f"{run}/probes.json"] for run in runs[1:]))
         ]
         found = [{one["ranker"]: 100 * one["scores"]["recall_10"] for one in each["rankers"]} for each in searches]
         rows.append([field, "search: embeddings", "-", *(f"{each['dense']:.1f}" for each in found)])
