@@ -343,14 +343,14 @@ def test_a_mistake_quotes_a_help_command_that_works(command: str) -> None:
     assert code == 0 and f"usage: daybreak {command} [RECIPE]" in text
 
 
-if __name__ == "__main__":
-    assert sys.argv[1:] == ["--write"], __doc__
-    GOLDEN.write_text(flags())
-
-
 @pytest.mark.parametrize("command", ["run", "pretrain", "prepare", "evaluate", "study", "search"])
 def test_the_help_shows_no_empty_defaults(command: str) -> None:
     """Their descriptions say what is used then."""
     _, shown = said(command, "--help")
     assert "default: ''" not in shown and "default: None" not in shown and "default: )" not in shown
     assert "(default:" in shown
+
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--write"], __doc__
+    GOLDEN.write_text(flags())
