@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from warm_python import start_python
 
@@ -58,3 +59,10 @@ def run_ranks(size: int, *command: object, **environment: str) -> None:
     told = [process.communicate(timeout=400)[1] for process in processes]
     for process, errors in zip(processes, told):
         assert process.returncode in (0, 7), errors
+
+
+def end_rank() -> NoReturn:
+    """End a process of ``run_ranks`` as the command line does: gloo's threads sometimes abort a usual end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

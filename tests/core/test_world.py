@@ -159,3 +159,5 @@ if __name__ == "__main__":
         agreed(joined)
     lost(joined, int(sys.argv[-1]))
     worlds.stop(joined)
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads sometimes abort a usual end

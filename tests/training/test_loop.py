@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rendezvous import run_ranks
+from rendezvous import end_rank, run_ranks
 from toy_run import LENGTH, ROWS, Neighbours, Watch, assert_near, descending, equal, newest, take, training, weights
 
 from daybreak.core import world as worlds
@@ -232,3 +232,4 @@ def test_the_reserve_of_the_start_holds_until_a_checkpoint_is_written(tmp_path: 
 
 if __name__ == "__main__":
     one_rank(Path(sys.argv[1]))
+    end_rank()

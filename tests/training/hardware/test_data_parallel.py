@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from rendezvous import run_ranks
+from rendezvous import end_rank, run_ranks
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -311,3 +311,4 @@ if __name__ == "__main__":
         here[asked] = globals()[asked](joined)
         torch.save(here, Path(sys.argv[1]) / f"{joined.rank}.pt")
     worlds.stop(joined)
+    end_rank()

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toy_run
-from rendezvous import run_ranks
+from rendezvous import end_rank, run_ranks
 from torch import Tensor
 from toy_run import assert_near, descending, weights
 
@@ -303,3 +303,4 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     one_rank(Path(sys.argv[1]))
+    end_rank()
