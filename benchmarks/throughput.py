@@ -82,9 +82,9 @@ def measure_cell(
     found |= {"matrix_rate": [matrix_rate(device, precision)], "variants": {}}
     blocks: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
     with ExitStack() as stack:
-        ready: dict[str, Variant] = {}
-        if device.type == "cuda":  # all start at once: there the cores that import compute nothing
-            ready = {name: stack.enter_context(closing(Variant(name, settings, log))) for name in CONTENDERS}
+        # On a GPU all start at once: there the cores that import compute nothing.
+        first = CONTENDERS if device.type == "cuda" else ()
+        ready = {name: stack.enter_context(closing(Variant(name, settings, log))) for name in first}
         for _ in range(turns):
             for name, own in blocks.items():
                 left = deadline - time.monotonic()

@@ -21,9 +21,10 @@ from daybreak.commands.leaderboard import leaderboard
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict
 from daybreak.recipe import load_recipe
 from daybreak.schemas.records import RECORD_FILE, RULES, Record, Verified
-from daybreak.schemas.run import Environment, Summary
+from daybreak.schemas.run import Environment, RankerScore, Retrieval, RetrievalExample, Summary
 from daybreak.studies.record_writer import describe, evidence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +90,14 @@ def test_no_word_of_the_text_and_no_path_is_recorded(run: Path, data: Path, corp
     assert words([*evidence(RunFolder(folder)).values(), read_json(folder / RECORD_FILE)]) & text == set()
     places = {str(place) for path in (run, data, corpus) for place in (path, path.parent, path.resolve().parent)}
     assert [place for place in places if place in filed] == []
+
+
+def test_search_is_recorded_without_its_examples(run: Path) -> None:
+    ranker = RankerScore(ranker="bm25", scores={"mrr": 0.5}, intervals={"mrr": [0.4, 0.6]}, above_bm25={})
+    example = RetrievalExample(query="who is she", passage="she is here", rank=2, first="he is there")
+    write_json(run / "retrieval.json", Retrieval(passages=60, rankers=[ranker], seconds=1.0, examples=[example]))
+    found = from_dict(Retrieval, evidence(RunFolder(run))["retrieval.json"], "retrieval.json")
+    assert found == Retrieval(passages=60, rankers=[ranker], seconds=1.0)
 
 
 def strings(value: Any) -> Iterator[str]:

@@ -28,7 +28,7 @@ from daybreak.reporting.runs import KINDS, Line
 from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.records import NAMED_TEXTS, RULES, DataIdentity, Record, RecordedResult, Verified, tolerance
-from daybreak.schemas.run import Decisions, Environment, Manifest, Summary
+from daybreak.schemas.run import Decisions, Environment, Manifest, Retrieval, Summary
 from daybreak.schemas.studies import MachineLoad
 from daybreak.schemas.tasks import TaskResult
 from daybreak.training.clock import read_trace
@@ -80,8 +80,9 @@ def refuse_contradictions(run: RunFolder, verified: Verified) -> None:
 def evidence(run: RunFolder) -> dict[str, Any]:
     """Return the files that a record keeps, as plain values by file name; a list of lines for .jsonl.
 
-    Weights, tokens and files that quote the text (examples.json, corpus.json, report.html) are left out. All files but
-    the recipe are read into their types, so that no other content is copied. Paths become names.
+    Weights, tokens and files that quote the text (examples.json, corpus.json, report.html) are left out, and so are the
+    examples of retrieval.json. All files but the recipe are read into their types, so that no other content is copied.
+    Paths become names.
     """
     recipe = read_recipe_file(run.recipe)
     manifest = read_json(run.manifest, Manifest)
@@ -95,6 +96,8 @@ def evidence(run: RunFolder) -> dict[str, Any]:
     optional = {run.results: list[TaskResult], run.probes: Probes}
     for path, kind in [*kinds.items(), *((path, kind) for path, kind in optional.items() if path.is_file())]:
         found[path.name] = to_dict(read_json(path, kind))
+    if run.retrieval.is_file():
+        found[run.retrieval.name] = to_dict(replace(read_json(run.retrieval, Retrieval), examples=[]))
     if lost := _lines(run.lost_metrics):
         found[run.lost_metrics.name] = lost
     return found
