@@ -29,6 +29,13 @@ ALL_ROWS = {
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
 SEEDS_PLAIN = [f"2026-11-26-tiny-8000steps-plain-seed-{seed}" for seed in range(3)]
+HOURS = {
+    ("`tiny`", 20): SEEDS,
+    ("`tiny`", 30): ["2026-11-25-tiny-30m"],
+    ("`mini`", 45): ["2026-11-24-mini-45m"],
+    ("`mini`", 120): ["2026-11-25-mini-2h", "2026-11-24-mini-2h"],
+}
+"""Runs of the flagship on general text, by recipe and minutes of one core."""
 BESIDE_ALL = {
     "`tiny`": "2026-11-25-tiny-30m",
     "`tiny` without views and finish": "2026-11-25-tiny-30m-plain",
@@ -275,6 +282,31 @@ def pretraining_seeds() -> str:
         together = (over_seeds([statistics.fmean(one["combined"]) for one in task]) for task in seeds)
         rows.append([f"`{protocol}`, averaged with the bag of words", *together])
     return table(["`tiny`, 8,000 steps, three pretraining seeds", *GLUE.values()], rows)
+
+
+def hours() -> str:
+    """GLUE scores under ``small`` by the time that a run had, beside the baselines."""
+    rows = []
+    for (recipe, minutes), records in HOURS.items():
+        for record in records:
+            summary = read(f"{record}/summary.json")
+            found = {result["task"]: result for result in small_results(record)}
+            cells = [f"[{recipe}](../records/{record}/)", str(minutes), f"{summary['tokens'] / 1e6:.0f}"]
+            rows.append([*cells, *(f"{score(found[task])} ({both(found[task])})" for task in GLUE)])
+    without = [result for result in read("2026-11-23-tiny-15000steps/results.json") if result["model"] == "untrained"]
+    untrained = {result["task"]: result for result in without}
+    rows.insert(0, ["`tiny` without pretraining", "0", "0", *(score(untrained[task]) for task in GLUE)])
+    rows.append(["bag of words", "-", "-", *(bag_of_words(found[task]) for task in GLUE)])
+    return table(["recipe", "minutes of one core", "tokens read, millions", *GLUE.values()], rows)
+
+
+def small_results(record: str) -> list[Any]:
+    """Results of the model of a run under ``small``."""
+    return [
+        result
+        for result in read(f"{record}/results.json")
+        if (result["protocol"], result["model"]) == ("small", "pretrained")
+    ]
 
 
 def all_rows() -> str:

@@ -207,6 +207,23 @@ def test_a_model_with_more_ids_than_its_tokenizer_goes_on(
         torch.testing.assert_close(model.logits(ids), stock(ids).logits[..., :vocabulary], rtol=1e-4, atol=1e-4)
 
 
+def test_the_rate_is_that_of_the_recipe_for_a_model_that_daybreak_trained_from_scratch(
+    finished: Path, parents: dict[str, Path], tmp_path: Path
+) -> None:
+    tiny = load_recipe("daybreak-tiny")
+
+    def factor(folder: Path) -> float:
+        return continued(tiny, folder).optimizer.lr / tiny.optimizer.lr
+
+    export = Path(shutil.copytree(finished / "model", tmp_path / "export"))
+    assert factor(finished) == factor(finished / "model") == factor(export) == 1
+    (told,) = export.glob("train_budget_*.json")
+    recipe = json.loads(told.read_text())
+    recipe["origin"]["init"] = "published"
+    told.write_text(json.dumps(recipe))
+    assert factor(export) == factor(parents["modernbert"]) == pytest.approx(0.1)
+
+
 def write_tokenizer_of(source: Path, folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((source / name).read_bytes())

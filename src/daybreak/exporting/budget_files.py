@@ -6,7 +6,7 @@ hold the resolved recipe, counts and measured numbers, without text, file hashes
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from daybreak.core.budget import Budget
@@ -45,6 +45,12 @@ def write_budget_files(run: RunFolder) -> None:
     }
     for name, value in parts.items():
         write_json(run.model / f"{name}_{budget_name(summary.budget)}.json", value)
+
+
+def trained_from_scratch(folder: Path) -> bool:
+    """Return whether the model in ``folder`` was exported by a run that began with random weights."""
+    told = [read_json(file) for file in folder.glob("train_budget_*.json")]
+    return any(isinstance(each, dict) and not each.get("origin", {}).get("init") for each in told)
 
 
 def budget_name(budget: str) -> str:

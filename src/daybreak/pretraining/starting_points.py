@@ -10,6 +10,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.exporting.budget_files import trained_from_scratch
 from daybreak.models.bert import BertEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.recipe import Origin, Recipe, load_recipe
@@ -19,14 +20,16 @@ from daybreak.training.phases import decays_last
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
 
-CONTINUED_RATE = 0.1
-"""Fraction of the recipe's learning rate for a trained model, which forgets at the full rate."""
+PUBLISHED_RATE = 0.1
+"""Fraction of the recipe's learning rate for a published model, which forgets at the full rate. A model that Daybreak
+trained from scratch learns too little at such a rate (docs/log.md)."""
 
 
 def continued(
     recipe: Recipe, folder: Path, *, parent_name: str = "", new_vocabulary: bool = False, general: str = ""
 ) -> Recipe:
-    """Return the recipe that continues the model in ``folder``: its shape, a low learning rate, no causal stage.
+    """Return the recipe that continues the model in ``folder``: its shape, no causal stage, a low learning rate unless
+    Daybreak trained the model from scratch.
 
     Args:
         folder: a Hugging Face folder of a supported family, or a run folder.
@@ -48,13 +51,14 @@ def continued(
     objective = recipe.objective
     if isinstance(objective, CausalThenMasked):
         objective = replace(objective, causal_fraction=0.0)
+    rate = 1.0 if trained_from_scratch(folder) else PUBLISHED_RATE
     return replace(
         recipe,
         tokenizer=recipe.tokenizer if new_vocabulary else Existing(folder=str(parent.tokenizer)),
         model=shape,
         objective=objective,
-        optimizer=recipe.optimizer.at_rate(CONTINUED_RATE),
-        phase2=replace(recipe.phase2, lr=recipe.phase2.lr * CONTINUED_RATE),
+        optimizer=recipe.optimizer.at_rate(rate),
+        phase2=replace(recipe.phase2, lr=recipe.phase2.lr * rate),
         origin=Origin(init=str(folder), parent=parent_name or _name(folder), general=general),
     )
 

@@ -18,7 +18,7 @@ recipe = Recipe(
     tokenizer=WordPiece(vocabulary=8_192),
     model=ModernEncoder(layers=2, hidden_size=128, heads=2, intermediate_size=256, init_std=0.09),
     objective=CausalThenMasked(causal_fraction=0.0, mask_rates=(0.15,)),
-    optimizer=AdamW(lr=1e-3),  # a tenth of it with --init
+    optimizer=AdamW(lr=1e-3),  # a tenth of it for a published model
     schedule=Trapezoid(warmup=0.05, decay=0.95),
     finish=Finish(start=0.0, weight=1.0, length=128, longest=126, ordinary=0.0),
     length=128,

@@ -1,0 +1,89 @@
+"""The figure of the README: task scores against training time, drawn from records/.
+
+    python docs/figures.py    draws docs/hours.png; needs Chromium
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tables
+from plotly import graph_objects
+from plotly.subplots import make_subplots
+
+PICTURE = Path(__file__).with_name("hours.png")
+PANELS = ("cola", "sst2", "mrpc", "stsb")
+BLUE, ORANGE, QUIET = "#3f77e0", "#d9822b", "#7a8290"
+WIDTH, HEIGHT = 1120, 340
+
+
+def points(task: str, score: str) -> tuple[list[float], list[float]]:
+    """(minutes of one core, score times 100) of every run that has such a score: ``mean``, or ``combined``."""
+    found = [
+        (minutes, 100 * statistics.fmean(result[score] if score == "combined" else [result[score]]))
+        for (_, minutes), records in tables.HOURS.items()
+        for record in records
+        for result in tables.small_results(record)
+        if result["task"] == task and score in result
+    ]
+    return [minutes for minutes, _ in found], [value for _, value in found]
+
+
+def means(minutes: list[float], values: list[float]) -> tuple[list[float], list[float]]:
+    """The mean of the values of each time."""
+    times = sorted(set(minutes))
+    return times, [statistics.fmean(v for m, v in zip(minutes, values) if m == time) for time in times]
+
+
+def figure() -> Any:
+    titles = [tables.GLUE[task] for task in PANELS]
+    drawn = make_subplots(rows=1, cols=len(PANELS), subplot_titles=titles, horizontal_spacing=0.045)
+    for column, task in enumerate(PANELS, 1):
+        for score, colour, name in (("mean", BLUE, "encoder"), ("combined", ORANGE, "averaged with the bag of words")):
+            at = points(task, score)
+            look = {"row": 1, "col": column}
+            dots = {"color": colour, "size": 7, "opacity": 0.55}
+            drawn.add_scatter(x=at[0], y=at[1], mode="markers", marker=dots, showlegend=False, **look)
+            x, y = means(*at)
+            drawn.add_scatter(x=x, y=y, mode="lines", line_color=colour, name=name, showlegend=column == 1, **look)
+        for value, dash, name in baselines(task):
+            ends = {"x": [17, 150], "y": [value, value], "name": name, "showlegend": column == 1}
+            drawn.add_scatter(**ends, mode="lines", line={"color": QUIET, "dash": dash}, row=1, col=column)
+    drawn.update_xaxes(
+        type="log", range=[1.23, 2.18], tickvals=[20, 30, 45, 120], title="minutes of one core", gridcolor="#e3e5e0"
+    )
+    drawn.update_yaxes(gridcolor="#e3e5e0", automargin=True)
+    drawn.update_layout(
+        template="none", width=WIDTH, height=HEIGHT, margin={"l": 36, "r": 12, "t": 66, "b": 48},
+        font={"family": "system-ui, sans-serif", "size": 12}, legend={"orientation": "h", "y": 1.3, "x": 0},
+    )  # fmt: skip
+    return drawn
+
+
+def baselines(task: str) -> list[tuple[float, str, str]]:
+    """(score times 100, dash, name) of what needs no pretraining."""
+    results = {
+        result["model"]: result
+        for result in tables.read("2026-11-23-tiny-15000steps/results.json")
+        if result["task"] == task
+    }
+    bag = results["pretrained"]["bag_of_words"][results["pretrained"]["metric"]]
+    return [(100 * bag, "dash", "bag of words"), (100 * results["untrained"]["mean"], "dot", "without pretraining")]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        figure().write_html(page, include_plotlyjs=True, config={"staticPlot": True})
+        flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=2".split()
+        size = f"--window-size={WIDTH + 16},{HEIGHT + 16}"
+        command = ["chromium", *flags, size, f"--screenshot={PICTURE}", page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main()
