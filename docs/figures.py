@@ -1,6 +1,6 @@
 """The figure of the README: task scores against training time, drawn from records/.
 
-    python docs/figures.py    draws docs/hours.png; needs Chromium
+python docs/figures.py    draws docs/hours.png; needs Chromium
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import tables
-from plotly import graph_objects
 from plotly.subplots import make_subplots
 
 PICTURE = Path(__file__).with_name("hours.png")

@@ -29,9 +29,14 @@ ALL_ROWS = {
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
 SEEDS_PLAIN = [f"2026-11-26-tiny-8000steps-plain-seed-{seed}" for seed in range(3)]
+SEEDS_30 = {
+    "`tiny`": ["2026-11-25-tiny-30m", "2026-11-26-tiny-12625steps-seed-1", "2026-11-26-tiny-12625steps-seed-2"],
+    "`crammed --size tiny`": ["2026-11-25-crammed-tiny-30m", "2026-11-26-crammed-tiny-seed-1"],
+}
+"""Pretraining seeds at equal tokens, those of 30 minutes of one thread."""
 HOURS = {
     ("`tiny`", 20): SEEDS,
-    ("`tiny`", 30): ["2026-11-25-tiny-30m"],
+    ("`tiny`", 30): SEEDS_30["`tiny`"],
     ("`mini`", 45): ["2026-11-24-mini-45m"],
     ("`mini`", 120): ["2026-11-25-mini-2h", "2026-11-24-mini-2h"],
 }
@@ -300,13 +305,42 @@ def hours() -> str:
     return table(["recipe", "minutes of one core", "tokens read, millions", *GLUE.values()], rows)
 
 
+def summary_of(record: str) -> Any:
+    """The summary of a run: from the folder of its record, or from the file of a run of benchmarks/reference.py."""
+    if not record.endswith(".json"):
+        return read(f"{record}/summary.json")
+    run = read(record)
+    return run | {"validation": run["curve"][-1]}
+
+
 def small_results(record: str) -> list[Any]:
-    """Results of the model of a run under ``small``."""
-    return [
-        result
-        for result in read(f"{record}/results.json")
-        if (result["protocol"], result["model"]) == ("small", "pretrained")
-    ]
+    """Results of the model of a run under ``small``; those that are younger than its record lie beside it."""
+    files = [f"{record}/results.json", f"{record.removesuffix('.json')}-tasks.json"]
+    results = [result for name in files if (RECORDS / name).is_file() for result in read(name)]
+    return [result for result in results if (result["protocol"], result["model"]) == ("small", "pretrained")]
+
+
+def seeds_at_equal_time() -> str:
+    """Two recipes after equal time, over pretraining seeds."""
+    columns = []
+    for records in SEEDS_30.values():
+        summaries = [summary_of(record) for record in records]
+        results = [{result["task"]: result for result in small_results(record)} for record in records]
+        links = (f"[{seed}](../records/{record}{'' if '.' in record else '/'})" for seed, record in enumerate(records))
+        column = {"pretraining seeds": ", ".join(links)}
+        for name in losses(summaries[0]):
+            values, digits = [float(losses(summary)[name]) for summary in summaries], 1 if "%" in name else 2
+            column[name] = f"{statistics.fmean(values):.{digits}f} +- {statistics.stdev(values):.{digits}f}"
+        for task, name in GLUE.items():
+            column[name] = over_seeds([each[task]["mean"] for each in results])
+        for task, name in GLUE.items():
+            combined = [statistics.fmean(each[task]["combined"]) for each in results]
+            column[f"{name}, both averaged"] = over_seeds(combined)
+        columns.append(column)
+    bag = {result["task"]: bag_of_words(result) for result in small_results(SEEDS[0])}
+    without = {name: bag[task] for task, name in GLUE.items()}
+    rows = [[name, *(column[name] for column in columns), without.get(name, "-")] for name in columns[0]]
+    return table(["after 30 minutes of one thread", *SEEDS_30, "bag of words"], rows)
 
 
 def all_rows() -> str:
@@ -373,10 +407,10 @@ def search() -> str:
 
 
 def from_scratch() -> str:
-    """Three texts of a field: the general model, the same continued, and one from scratch, beside what needs none."""
+    """Three texts of a field: the general model, the same continued at two rates, and one from scratch."""
     rows = []
     for field, (ending, tasks, text) in FIELDS.items():
-        runs = [GENERAL, *(f"2026-11-26-tiny-{way}-{ending}" for way in ("continued", "scratch"))]
+        runs = [GENERAL, *(f"2026-11-26-tiny-{way}-{ending}" for way in ("continued", "fullrate", "scratch"))]
         for task in tasks:
             ours = [{one["task"]: one for one in read(f"{run}/results.json")}[task] for run in runs]
             measure = f"`{task}`, {ours[0]['metric'].replace('_', ' ')}"
@@ -392,7 +426,15 @@ def from_scratch() -> str:
         rows.append(
             ["", "search: BM25 and embeddings", f"{found[0]['bm25']:.1f}", *(f"{each['hybrid']:.1f}" for each in found)]
         )
-    header = ["text", "measured", "without a model", "general model", "continued", "from scratch"]
+    header = [
+        "text",
+        "measured",
+        "without a model",
+        "general model",
+        "continued, 0.1 of the rate",
+        "continued, full rate",
+        "from scratch",
+    ]
     return table(header, rows)
 
 
@@ -438,12 +480,11 @@ def beside(time: str, records: dict[str, str], quick: bool = False) -> str:
     """
     columns, links = [], []
     for name, record in records.items():
+        summary = summary_of(record)
         if record.endswith(".json"):
-            summary, results = read(record), read(record.replace(".json", "-tasks.json"))
-            summary["validation"], device = summary["curve"][-1], summary["machine"]["device"]
+            results, device = read(record.replace(".json", "-tasks.json")), summary["machine"]["device"]
         else:
-            summary, results = read(f"{record}/summary.json"), read(f"{record}/results.json")
-            device = read(f"{record}/environment.json")["device"]
+            results, device = read(f"{record}/results.json"), read(f"{record}/environment.json")["device"]
         found, stock = (
             {result["task"]: result for result in results if result["protocol"] == protocol}
             for protocol in ("small", "quick")

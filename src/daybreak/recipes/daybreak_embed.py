@@ -1,7 +1,7 @@
 """The embedding finish alone, which adapts a trained model to search in your text.
 
 Command: daybreak run embed --init MODEL --corpus TEXT --budget 10m
-Not measured yet.
+Measured: records/2026-11-26-embed-science (a general model of size tiny on research text, 400 steps of one thread).
 """
 
 from daybreak.data.tokenizers.tokenizer import WordPiece
