@@ -31,9 +31,14 @@ SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
 SEEDS_PLAIN = [f"2026-11-26-tiny-8000steps-plain-seed-{seed}" for seed in range(3)]
 SEEDS_30 = {
     "`tiny`": ["2026-11-25-tiny-30m", "2026-11-26-tiny-12625steps-seed-1", "2026-11-26-tiny-12625steps-seed-2"],
-    "`crammed --size tiny`": ["2026-11-25-crammed-tiny-30m", "2026-11-26-crammed-tiny-seed-1"],
-}
-"""Pretraining seeds at equal tokens, those of 30 minutes of one thread."""
+    "`crammed --size tiny`": [
+        "2026-11-25-crammed-tiny-30m", "2026-11-26-crammed-tiny-seed-1", "2026-11-26-crammed-tiny-seed-2",
+    ],
+    "Trainer, BERT of the shape of `tiny`": [
+        "2026-11-25-run-mlm-tiny-30m.json", "2026-11-26-run-mlm-tiny-30m-seed-1.json",
+    ],
+}  # fmt: skip
+"""Pretraining seeds after 30 minutes of one thread, or after as many tokens."""
 HOURS = {
     ("`tiny`", 20): SEEDS,
     ("`tiny`", 30): SEEDS_30["`tiny`"],
@@ -321,7 +326,7 @@ def small_results(record: str) -> list[Any]:
 
 
 def seeds_at_equal_time() -> str:
-    """Two recipes after equal time, over pretraining seeds."""
+    """Recipes after equal time, over pretraining seeds."""
     columns = []
     for records in SEEDS_30.values():
         summaries = [summary_of(record) for record in records]

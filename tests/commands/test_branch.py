@@ -232,11 +232,15 @@ def test_a_run_is_continued_by_its_model_and_under_its_own_name(finished: Path) 
 
 
 @pytest.mark.parametrize(("given", "scaled"), [(0.02, 0.002), (0.0, 0.0)])
-def test_a_continued_model_is_trained_at_a_tenth_of_every_learning_rate(
-    finished: Path, given: float, scaled: float
+def test_a_published_model_is_trained_at_a_tenth_of_every_learning_rate(
+    finished: Path, tmp_path: Path, given: float, scaled: float
 ) -> None:
     """Muon has a second one, for embeddings and norms; 0 means 3 times the first."""
     recipe = replace(load_recipe("daybreak-tiny"), optimizer=Muon(lr=0.01, adam_lr=given))
-    optimizer = continued(recipe, finished).optimizer
-    assert isinstance(optimizer, Muon)
-    assert (optimizer.lr, optimizer.adam_lr) == (pytest.approx(0.001), pytest.approx(scaled))
+    published = Path(shutil.copytree(finished / "model", tmp_path / "published"))
+    for told in published.glob("train_budget_*.json"):
+        told.unlink()
+    for folder, expected in ((published, (0.001, scaled)), (finished, (0.01, given))):
+        optimizer = continued(recipe, folder).optimizer
+        assert isinstance(optimizer, Muon)
+        assert (optimizer.lr, optimizer.adam_lr) == pytest.approx(expected)
