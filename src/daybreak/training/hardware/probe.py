@@ -18,6 +18,8 @@ from daybreak.schemas.run import Environment
 _say_once = functools.cache(say)
 SIZE = {"cpu": 768, "cuda": 4096}
 """Side of the square matrix product that is timed: 15 ms on a slow CPU, 0.2 ms on a fast GPU."""
+WORTH_TIMING = 0.5
+"""Rate of half precision, as a fraction of that of float32, from which whole steps are timed in it on a CPU."""
 
 
 def choose_device() -> torch.device:
@@ -62,13 +64,14 @@ def choose_device() -> torch.device:
 def precisions(device: torch.device) -> tuple[str, ...]:
     """Return the precisions in which a step should be timed.
 
-    A CPU without bfloat16 instructions is 3 to 50 times slower in bfloat16, so it is not timed there. On a GPU half
-    precision is so much faster that timing and compiling float32 would waste time.
+    A CPU without bfloat16 instructions is 3 to 50 times slower in bfloat16, so it is not timed there. Another process
+    may disturb the measured rates, so half of the rate is enough to be timed in whole steps. On a GPU half precision
+    is so much faster that timing and compiling float32 would waste time.
     """
     half = half_precision(device)
     if device.type == "cpu":
         rates = matmul_rates(device)
-        return ("float32", half) if rates[half] > rates["float32"] else ("float32",)
+        return ("float32", half) if rates[half] > WORTH_TIMING * rates["float32"] else ("float32",)
     return (half,)
 
 
@@ -85,18 +88,17 @@ def matmul_rates(device: torch.device) -> dict[str, float]:
     Measured once per process: half precision takes seconds on a CPU without it.
     """
     size = SIZE[device.type]
-    rates = {}
-    for dtype in (torch.float32, getattr(torch, half_precision(device))):
-        left, right = torch.randn(2, size, size, device=device).to(dtype)
-        best = float("inf")
-        for _ in range(5):
+    dtypes = (torch.float32, getattr(torch, half_precision(device)))
+    factors = [torch.randn(2, size, size, device=device).to(dtype) for dtype in dtypes]
+    best = [float("inf")] * len(dtypes)
+    for _ in range(5):  # in turns: what disturbs a moment disturbs both
+        for i, (left, right) in enumerate(factors):
             synchronize(device)
             started = time.perf_counter()
             torch.mm(left, right)
             synchronize(device)
-            best = min(best, time.perf_counter() - started)
-        rates[str(dtype).removeprefix("torch.")] = round(2 * size**3 / best / 1e9, 1)
-    return rates
+            best[i] = min(best[i], time.perf_counter() - started)
+    return {str(dtype).removeprefix("torch."): round(2 * size**3 / b / 1e9, 1) for dtype, b in zip(dtypes, best)}
 
 
 def describe(device: torch.device, started: float) -> Environment:
