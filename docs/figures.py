@@ -20,22 +20,16 @@ BLUE, ORANGE, QUIET = "#3f77e0", "#d9822b", "#7a8290"
 WIDTH, HEIGHT = 1120, 340
 
 
-def points(task: str, score: str) -> tuple[list[float], list[float]]:
-    """(minutes of one core, score times 100) of every run that has such a score: ``mean``, or ``combined``."""
-    found = [
-        (minutes, 100 * statistics.fmean(result[score] if score == "combined" else [result[score]]))
-        for (_, minutes), records in tables.HOURS.items()
-        for record in records
-        for result in tables.small_results(record)
-        if result["task"] == task and score in result
-    ]
-    return [minutes for minutes, _ in found], [value for _, value in found]
-
-
-def means(minutes: list[float], values: list[float]) -> tuple[list[float], list[float]]:
-    """The mean of the values of each time."""
-    times = sorted(set(minutes))
-    return times, [statistics.fmean(v for m, v in zip(minutes, values) if m == time) for time in times]
+def scores(task: str, name: str) -> dict[int, list[float]]:
+    """Scores times 100 of all runs that have such a one, by minutes of one core: ``mean``, or ``combined``."""
+    found: dict[int, list[float]] = {}
+    for (_, minutes), records in tables.HOURS.items():
+        for record in records:
+            for result in tables.small_results(record):
+                if result["task"] == task and name in result:
+                    value = result["mean"] if name == "mean" else statistics.fmean(result["combined"])
+                    found.setdefault(minutes, []).append(100 * value)
+    return found
 
 
 def figure() -> Any:
@@ -43,12 +37,13 @@ def figure() -> Any:
     drawn = make_subplots(rows=1, cols=len(PANELS), subplot_titles=titles, horizontal_spacing=0.045)
     for column, task in enumerate(PANELS, 1):
         for score, colour, name in (("mean", BLUE, "encoder"), ("combined", ORANGE, "averaged with the bag of words")):
-            at = points(task, score)
-            look = {"row": 1, "col": column}
+            found, look = scores(task, score), {"row": 1, "col": column}
+            x = [minutes for minutes, values in found.items() for _ in values]
+            y = [value for values in found.values() for value in values]
             dots = {"color": colour, "size": 7, "opacity": 0.55}
-            drawn.add_scatter(x=at[0], y=at[1], mode="markers", marker=dots, showlegend=False, **look)
-            x, y = means(*at)
-            drawn.add_scatter(x=x, y=y, mode="lines", line_color=colour, name=name, showlegend=column == 1, **look)
+            drawn.add_scatter(x=x, y=y, mode="markers", marker=dots, showlegend=False, **look)
+            line = {"x": list(found), "y": [statistics.fmean(values) for values in found.values()]}
+            drawn.add_scatter(**line, mode="lines", line_color=colour, name=name, showlegend=column == 1, **look)
         for value, dash, name in baselines(task):
             ends = {"x": [17, 150], "y": [value, value], "name": name, "showlegend": column == 1}
             drawn.add_scatter(**ends, mode="lines", line={"color": QUIET, "dash": dash}, row=1, col=column)
@@ -65,13 +60,9 @@ def figure() -> Any:
 
 def baselines(task: str) -> list[tuple[float, str, str]]:
     """(score times 100, dash, name) of what needs no pretraining."""
-    results = {
-        result["model"]: result
-        for result in tables.read("2026-11-23-tiny-15000steps/results.json")
-        if result["task"] == task
-    }
-    bag = results["pretrained"]["bag_of_words"][results["pretrained"]["metric"]]
-    return [(100 * bag, "dash", "bag of words"), (100 * results["untrained"]["mean"], "dot", "without pretraining")]
+    before = tables.without_pretraining()[task]
+    bag = before["bag_of_words"][before["metric"]]
+    return [(100 * bag, "dash", "bag of words"), (100 * before["mean"], "dot", "without pretraining")]
 
 
 def main() -> None:

@@ -299,15 +299,20 @@ def hours() -> str:
     rows = []
     for (recipe, minutes), records in HOURS.items():
         for record in records:
-            summary = read(f"{record}/summary.json")
             found = {result["task"]: result for result in small_results(record)}
-            cells = [f"[{recipe}](../records/{record}/)", str(minutes), f"{summary['tokens'] / 1e6:.0f}"]
+            tokens = f"{summary_of(record)['tokens'] / 1e6:.0f}"
+            cells = [f"[{recipe}](../records/{record}/)", str(minutes), tokens]
             rows.append([*cells, *(f"{score(found[task])} ({both(found[task])})" for task in GLUE)])
-    without = [result for result in read("2026-11-23-tiny-15000steps/results.json") if result["model"] == "untrained"]
-    untrained = {result["task"]: result for result in without}
-    rows.insert(0, ["`tiny` without pretraining", "0", "0", *(score(untrained[task]) for task in GLUE)])
+    before = without_pretraining()
+    rows.insert(0, ["`tiny` without pretraining", "0", "0", *(score(before[task]) for task in GLUE)])
     rows.append(["bag of words", "-", "-", *(bag_of_words(found[task]) for task in GLUE)])
     return table(["recipe", "minutes of one core", "tokens read, millions", *GLUE.values()], rows)
+
+
+def without_pretraining() -> dict[str, Any]:
+    """Results of ``tiny`` with random weights under ``small``, by task."""
+    results = read(f"{CURRENT['`tiny`, 15,000 steps']}/results.json")
+    return {result["task"]: result for result in results if result["model"] == "untrained"}
 
 
 def summary_of(record: str) -> Any:
@@ -329,12 +334,12 @@ def seeds_at_equal_time() -> str:
     """Recipes after equal time, over pretraining seeds."""
     columns = []
     for records in SEEDS_30.values():
-        summaries = [summary_of(record) for record in records]
+        measured = [losses(summary_of(record)) for record in records]
         results = [{result["task"]: result for result in small_results(record)} for record in records]
         links = (f"[{seed}](../records/{record}{'' if '.' in record else '/'})" for seed, record in enumerate(records))
         column = {"pretraining seeds": ", ".join(links)}
-        for name in losses(summaries[0]):
-            values, digits = [float(losses(summary)[name]) for summary in summaries], 1 if "%" in name else 2
+        for name in measured[0]:
+            values, digits = [float(each[name]) for each in measured], 1 if "%" in name else 2
             column[name] = f"{statistics.fmean(values):.{digits}f} +- {statistics.stdev(values):.{digits}f}"
         for task, name in GLUE.items():
             column[name] = over_seeds([each[task]["mean"] for each in results])

@@ -14,6 +14,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from rendezvous import end_rank, free_port
 from torch import Tensor
 
 from daybreak.core import world as worlds
@@ -65,9 +66,8 @@ def lost(world: World, number: int) -> None:
 
 def ranks(*arguments: str) -> tuple[int, str]:
     """Run this file as two ranks; return the exit code and the output of rank 0. Rank 1 is killed after that."""
-    from rendezvous import free_port  # this file is also run by itself, where it could not be found
-
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": ""}
+    place["PYTHONPATH"] = os.pathsep.join(sys.path)  # as here, where pytest adds the folder of rendezvous
     command = [sys.executable, __file__, *arguments]
     both = [
         subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
@@ -159,5 +159,4 @@ if __name__ == "__main__":
         agreed(joined)
     lost(joined, int(sys.argv[-1]))
     worlds.stop(joined)
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads sometimes abort a usual end
+    end_rank()
