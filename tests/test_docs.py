@@ -22,11 +22,16 @@ LINKS = [
     for name, text in TEXTS.items()
     for target in re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", text)
 ]
+PLACES = [
+    pytest.param(name, target, place, id=f"{name}: {target}#{place}")
+    for name, text in TEXTS.items()
+    for target, place in re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", text)
+]
 TABLES = runpy.run_path(str(ROOT / "docs/tables.py"))
 
 
 def test_there_is_something_to_check() -> None:
-    assert len(COMMANDS) >= 150 and len(SNIPPETS) >= 10 and len(LINKS) >= 50
+    assert len(COMMANDS) >= 150 and len(SNIPPETS) >= 10 and len(LINKS) >= 50 and len(PLACES) >= 20
 
 
 @pytest.mark.parametrize("snippet", [one.text for one in SNIPPETS])
@@ -40,6 +45,16 @@ def test_each_snippet_imports_what_there_is(snippet: str) -> None:
 @pytest.mark.parametrize(("page", "target"), LINKS)
 def test_each_link_leads_somewhere(page: str, target: str) -> None:
     assert (ROOT / page).parent.joinpath(target).exists()
+
+
+@pytest.mark.parametrize(("page", "target", "place"), PLACES)
+def test_each_link_to_a_heading_leads_there_on_github_and_on_the_site(page: str, target: str, place: str) -> None:
+    text = re.sub(
+        r"^```.*?^```", "", (ROOT / page).parent.joinpath(target or ROOT / page).read_text("utf-8"), flags=re.S | re.M
+    )
+    headings = [re.sub(r"[^\w\- ]", "", heading).lower() for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    assert place in {heading.replace(" ", "-") for heading in headings}, "GitHub keeps each space as a hyphen."
+    assert place in {re.sub(r"[-\s]+", "-", heading.strip()) for heading in headings}, "MkDocs joins and trims spaces."
 
 
 @pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if TABLES["COPY"].search(text)])
