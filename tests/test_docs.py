@@ -17,14 +17,15 @@ from page_commands import COMMANDS, ROOT, SNIPPETS, TEXTS
 import daybreak
 from daybreak import cli
 
+LINKING = TEXTS | {"CHANGELOG.md": (ROOT / "CHANGELOG.md").read_text("utf-8")}
 LINKS = [
     pytest.param(name, target, id=f"{name}: {target}")
-    for name, text in TEXTS.items()
+    for name, text in LINKING.items()
     for target in re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", text)
 ]
 PLACES = [
     pytest.param(name, target, place, id=f"{name}: {target}#{place}")
-    for name, text in TEXTS.items()
+    for name, text in LINKING.items()
     for target, place in re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", text)
 ]
 TABLES = runpy.run_path(str(ROOT / "docs/tables.py"))
@@ -49,10 +50,9 @@ def test_each_link_leads_somewhere(page: str, target: str) -> None:
 
 @pytest.mark.parametrize(("page", "target", "place"), PLACES)
 def test_each_link_to_a_heading_leads_there_on_github_and_on_the_site(page: str, target: str, place: str) -> None:
-    text = re.sub(
-        r"^```.*?^```", "", (ROOT / page).parent.joinpath(target or ROOT / page).read_text("utf-8"), flags=re.S | re.M
-    )
-    headings = [re.sub(r"[^\w\- ]", "", heading).lower() for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    text = ((ROOT / page).parent / target if target else ROOT / page).read_text("utf-8")
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = [re.sub(r"[^\w\- ]", "", heading).lower() for heading in re.findall(r"^#+ (.+)$", prose, re.MULTILINE)]
     assert place in {heading.replace(" ", "-") for heading in headings}, "GitHub keeps each space as a hyphen."
     assert place in {re.sub(r"[-\s]+", "-", heading.strip()) for heading in headings}, "MkDocs joins and trims spaces."
 
