@@ -164,7 +164,6 @@ def cell_settings(name: str, length: int, vocabulary: int, chosen: argparse.Name
     known = open_shards(chosen.data).manifest.vocabulary if chosen.data else 0
     if vocabulary and vocabulary < known:
         sys.exit(f"The data have {known} tokens, more than a vocabulary of {vocabulary}.")
-    rates = probe.matmul_rates(device)
     return {
         "recipe": name,
         "length": length,
@@ -172,7 +171,7 @@ def cell_settings(name: str, length: int, vocabulary: int, chosen: argparse.Name
         "rows": max(1, chosen.step_tokens // length),
         "data": str(chosen.data) if chosen.data else None,
         "device": str(device),
-        "precision": max(rates, key=lambda each: rates[each]),  # both sides of the comparison get it
+        "precision": probe.precisions(device)[-1],  # of both sides: half precision wherever a run would time it
         "workers": chosen.workers,
         "threads": torch.get_num_threads(),
     }
