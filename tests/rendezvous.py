@@ -29,6 +29,11 @@ def free_port() -> int:
         return port
 
 
+def torchrun(size: int) -> dict[str, str]:
+    """Variables with which torchrun starts ``size`` processes on this machine. RANK is missing: it differs."""
+    return {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
 def wait_for(met: Callable[[], Any], process: Any, patience: float = 120.0, log: Path | None = None) -> None:
     """Return once ``met()`` holds; the process must go on meanwhile. ``log`` is the file of what it says."""
     deadline = time.monotonic() + patience
@@ -45,15 +50,14 @@ def wait_for_step(run: Path, step: int, process: Any, **how: Any) -> None:
 
 def two_ranks(start: Callable[..., Any], *words: object, **more: str) -> list[Any]:
     """Both processes of a run of ``daybreak words``, as torchrun would start them; ``start`` is the fixture."""
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [start(*words, **torchrun, **more, RANK=rank) for rank in "01"]
+    variables = torchrun(2) | more
+    return [start(*words, **variables, RANK=rank) for rank in "01"]
 
 
 def run_ranks(size: int, *command: object, **environment: str) -> None:
     """Run ``python command`` as the ranks of torchrun; a test checks what they wrote. A rank may end with status 7."""
     here = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
-    torchrun = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    variables = {**os.environ, **torchrun, "PYTHONPATH": here, "CUDA_VISIBLE_DEVICES": "", **environment}
+    variables = {**os.environ, **torchrun(size), "PYTHONPATH": here, "CUDA_VISIBLE_DEVICES": "", **environment}
     words = list(map(str, command))
     processes = [start_python(words, {**variables, "RANK": str(rank)}) for rank in range(size)]
     told = [process.communicate(timeout=400)[1] for process in processes]

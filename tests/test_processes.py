@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from in_process import train_on_the_cpu
-from rendezvous import free_port, two_ranks, wait_for_step
+from rendezvous import torchrun, two_ranks, wait_for_step
 from safetensors.torch import load_file
 from warm_python import surroundings
 
@@ -149,8 +149,8 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(
 
 def one_by_one(start: Start, *ranks: tuple[list[object], dict[str, str]]) -> tuple[list[int], str]:
     """Start each rank with its own arguments and environment; return the exit codes and what the first one said."""
-    torchrun = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    started = [start(*words, **torchrun, **own, RANK=str(rank)) for rank, (words, own) in enumerate(ranks)]
+    variables = torchrun(len(ranks))
+    started = [start(*words, **variables, **own, RANK=str(rank)) for rank, (words, own) in enumerate(ranks)]
     said = [process.communicate(timeout=120) for process in started]
     return [process.returncode for process in started], " ".join("".join(said[0]).split())
 

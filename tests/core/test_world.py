@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from rendezvous import end_rank, free_port
+from rendezvous import end_rank, torchrun
 from torch import Tensor
 
 from daybreak.core import world as worlds
@@ -66,11 +66,11 @@ def lost(world: World, number: int) -> None:
 
 def ranks(*arguments: str) -> tuple[int, str]:
     """Run this file as two ranks; return the exit code and the output of rank 0. Rank 1 is killed after that."""
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": ""}
-    place["PYTHONPATH"] = os.pathsep.join(sys.path)  # as here, where pytest adds the folder of rendezvous
+    paths = os.pathsep.join(sys.path)  # as here, where pytest adds the folder of rendezvous
+    variables = {**os.environ, **torchrun(2), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
     command = [sys.executable, __file__, *arguments]
     both = [
-        subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(command, env={**variables, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in (0, 1)
     ]
     try:
