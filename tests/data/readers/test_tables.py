@@ -120,6 +120,37 @@ def test_a_quote_that_is_never_closed_costs_no_row_of_a_table_with_tabs(
     assert skips.counts == {"malformed lines": 1} and skips.first["malformed lines"].endswith("t.tsv' line 22")
 
 
+def test_a_quote_that_is_open_at_the_end_of_the_file_is_counted(tmp_path: Path) -> None:
+    """The csv module takes what follows it as one cell, up to the end of the file."""
+    rows = ["x,fine"] * 900 + ['x,"open'] + ["x,fine"] * 5
+    (tmp_path / "t.csv").write_text("\n".join(["id,text", *rows]) + "\n")
+    skips = Skips()
+    assert texts(tmp_path / "t.csv", skips=skips) == ["fine"] * 900
+    assert skips.counts == {"malformed lines": 6} and skips.first["malformed lines"].endswith("t.csv' line 902")
+    (tmp_path / "t.csv").write_text("\n".join(["id,text", *rows[890:], *rows[:900]]) + "\n")
+    with pytest.raises(
+        UserError, match="906 malformed lines of 917, the first in line 12: a quote that is never closed"
+    ):
+        texts(tmp_path / "t.csv")
+
+
+def test_a_malformed_line_after_a_bare_quote_costs_only_itself(tmp_path: Path) -> None:
+    rows = ["x\tfine"] * 200 + ['x\t"open'] + ["x\tfine"] * 200 + ["lonely"] + ["x\tfine"] * 200
+    (tmp_path / "t.tsv").write_text("\n".join(["id\ttext", *rows]) + "\n")
+    skips = Skips()
+    assert texts(tmp_path / "t.tsv", skips=skips) == ["fine"] * 200 + ['"open'] + ["fine"] * 400
+    assert skips.counts == {"malformed lines": 1} and skips.first["malformed lines"].endswith("t.tsv' line 403")
+
+
+def test_a_header_that_is_not_utf8_is_a_header(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("text,cat\u00e9gorie\n".encode("latin-1") + b"hello there,a\n" * 300)
+    skips = Skips()
+    assert texts(tmp_path / "t.csv", skips=skips) == ["hello there"] * 300
+    assert skips.counts == {"malformed lines": 1}
+    with pytest.raises(UserError, match="line 1 has no field 'body', but: cat\ufffdgorie, text"):
+        texts(tmp_path / "t.csv", "body")
+
+
 @pytest.mark.parametrize("cell", ['"\n","\n",', "x" * 5000 + ",", ","])
 def test_an_endless_row_is_refused(tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "LARGEST_ROW", 5000)

@@ -116,12 +116,18 @@ class _Lines:
         """Number of the line at which the current row begins."""
         self.row: list[str] = []
         """The lines of the current row so far, without one that is too long by itself."""
+        self.ended = False
+        """Whether a line was asked for after the last one: the row before it is not complete."""
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        position, line = next(self._lines)
+        found = next(self._lines, None)
+        if found is None:
+            self.ended = True
+            raise StopIteration
+        position, line = found
         self.number += 1
         if b"\0" in line:
             raise UserError(
@@ -155,8 +161,8 @@ def read_table(part: FileRange, field: str) -> Iterator[str]:
     width = column = 0
     for first, count, row, problem in _rows(lines, _delimiter(part.file, field)):
         problem = problem or ("not UTF-8" if _ESCAPED.search("".join(row)) else "")
-        if not width and row and not problem:
-            texts.check(row, first)
+        if not width and row:  # also if another column's name is not UTF-8
+            texts.check([_ESCAPED.sub("\ufffd", name) for name in row], first)
             width, column = len(row), row.index(field)
         elif row and len(row) != width:
             problem = problem or f"{len(row)} cells, but the header has {width}"
@@ -171,8 +177,8 @@ def read_table(part: FileRange, field: str) -> Iterator[str]:
 def _rows(lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str], str]]:
     """Yield (number of the first line, number of lines, cells, problem) of each row; empty lines have no cells.
 
-    In tab-separated files, a quoted cell over several lines is not treated as one if each line has as many cells as
-    the header and no tab follows the closing quote: its quote is then an ordinary character.
+    In tab-separated files, a quoted cell over several lines is not treated as one if most of the lines have as many
+    cells as the header and no tab follows the closing quote: its quote is then an ordinary character.
     """
     rows = csv.reader(lines, delimiter=delimiter)
     width = 0
@@ -184,9 +190,12 @@ def _rows(lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str], 
             return
         except csv.Error as error:
             row, problem = [], str(error)
+        if lines.ended and len(lines.row) > 1:
+            problem = "a quote that is never closed"
         width = width or len(row)
         bare = [line.rstrip("\r\n").split(delimiter) for line in lines.row] if delimiter == "\t" else []
-        if len(bare) > 1 and all(len(cells) == width for cells in bare) and not _is_quoted(lines.row, delimiter):
+        most = 2 * sum(len(cells) == width for cells in bare) > len(bare) > 1
+        if most and not _is_quoted(lines.row, delimiter):
             yield from ((number, 1, cells, "") for number, cells in enumerate(bare, lines.first))
             if lines.number >= lines.first + len(bare):  # a line that is too long ended the row
                 yield lines.number, 1, [], problem
