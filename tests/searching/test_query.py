@@ -58,6 +58,15 @@ def test_dense_search_is_brute_force_over_the_vectors(searcher: Searcher, top: i
     assert len({result.id for result in found}) == len(found)
 
 
+def test_a_query_takes_the_method_that_the_index_was_opened_for(searcher: Searcher) -> None:
+    run = searcher.index.source.model.parent
+    dense, words = open_search(run, method="dense"), open_search(run, method="bm25")
+    assert dense.search("the river") == dense.search("the river", method="dense")
+    assert words.search("the river") == words.search("the river", method="bm25")
+    with pytest.raises(UserError, match="opened without BM25, which 'hybrid' needs"):
+        dense.search("the river", method="hybrid")
+
+
 def test_bm25_is_that_of_the_library(searcher: Searcher) -> None:
     library = bm25s.BM25(k1=1.5, b=0.75)
     library.index([re.findall(r"\w+", text) for text in searcher.index.reader.all_texts()], show_progress=False)

@@ -62,14 +62,7 @@ def search(
     if export is not None:
         require_pyarrow()
     started = time.monotonic()
-    folder = Path(run)
-    searcher = open_search(
-        folder,
-        data=Path(data) if data else None,
-        index=Path(index) if index else None,
-        method=method,
-        rebuild=rebuild,
-    )
+    searcher = open_search(run, data=data, index=index, method=method, rebuild=rebuild)
     if export is not None:
         with working("Writing passages") as work:
             export_parquet(searcher.index, Path(export), work.show)
@@ -79,7 +72,7 @@ def search(
             took = duration(time.monotonic() - started)
             say(f"The search index of '{run}' holds {searcher.index.state.passages:,} passages ({took}).")
         return []
-    results = searcher.search(words, top=top, method=method)
+    results = searcher.search(words, top=top)
     for result in results:
         say(f"{result.rank:>3}  {result.score:.3f}  {result.split} document {result.document}")
         say(hanging("     ", result.text))

@@ -55,12 +55,14 @@ class Searcher:
 
     Args:
         index: from ``open_index``.
+        method: of queries that name none.
     """
 
-    def __init__(self, index: OpenIndex):
+    def __init__(self, index: OpenIndex, method: str = "hybrid"):
         self.index = index
+        self.method = method
 
-    def search(self, words: str, *, top: int = 10, method: str = "hybrid") -> list[SearchResult]:
+    def search(self, words: str, *, top: int = 10, method: str | None = None) -> list[SearchResult]:
         """Return the ``top`` best passages, best first; of equal scores the earlier passage comes first.
 
         With ``bm25`` only passages that hold a word of the query count. ``hybrid`` ranks passages that are equal in
@@ -68,9 +70,15 @@ class Searcher:
 
         Args:
             words: the query; the model reads as many tokens of it as it was trained on.
-            method: hybrid, dense or bm25.
+            method: hybrid, dense or bm25; defaults to the one that the index was opened for.
+
+        Raises:
+            UserError: the query cannot be answered, or needs the BM25 index, and this one was opened for ``dense``.
         """
+        method = method or self.method
         check_query(words, top, method)
+        if method != "dense" and self.index.bm25 is None:
+            raise UserError(f"This index was opened without BM25, which '{method}' needs.", "Open it with that method.")
         scores = self.scores(words, method)
         if method == "bm25":
             top = min(top, int((scores > 0).sum()))
@@ -140,7 +148,7 @@ def open_search(
 
     Args:
         data, index, rebuild: see ``daybreak.search``.
-        method: of the queries; ``dense`` needs no BM25 index.
+        method: of the queries; ``dense`` needs no BM25 index and opens none.
     """
     run, data, index = Path(run), Path(data) if data else None, Path(index) if index else None
     opened = open_index(run, data=data, folder=index, words=method != "dense", rebuild=rebuild)
@@ -150,7 +158,7 @@ def open_search(
         # It is measured at each opening of an index that is read only or that another process builds again.
         state = with_change(index or RunFolder(run).search, opened.state, dense_weight=weight)
         opened = replace(opened, state=state)
-    return Searcher(opened)
+    return Searcher(opened, method)
 
 
 def dense_weight(searcher: Searcher) -> float:
