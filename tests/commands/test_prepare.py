@@ -28,6 +28,7 @@ from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
+from daybreak.core.locks import locked
 from daybreak.data.pipeline import corpus_facts
 from daybreak.data.pipeline.corpus import bundled
 from daybreak.data.pipeline.preprocessing import Preprocessing
@@ -281,6 +282,12 @@ def test_a_corpus_that_cannot_be_used_leaves_nothing(tmp_path: Path, content: st
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 
+def test_a_corpus_of_which_everything_was_skipped_says_why(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"text": null}\n' * 30)
+    with pytest.raises(UserError, match=r"No document with text is left\. Skipped: 30 records without text\. "):
+        prepare([tmp_path / "t.jsonl"], tmp_path / "data", tokenizer=SMALL)
+
+
 @pytest.mark.parametrize(("documents", "held"), [(20, "1 held-out document."), (1000, "")])
 def test_few_held_out_documents_are_warned_of(
     documents: int, held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -289,6 +296,18 @@ def test_few_held_out_documents_are_warned_of(
     said = capsys.readouterr().out
     assert (manifest.heldout.documents < module.FEW_HELDOUT) == bool(held)
     assert ("held-out losses are unreliable" in said) == bool(held) and held in said
+
+
+def test_what_a_kill_left_beside_complete_data_is_removed(corpus: Path, tmp_path: Path) -> None:
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+    beside = tmp_path / ".data.preparing"
+    (beside / "work").mkdir(parents=True)
+    with (beside / "lock").open("a") as lock:
+        assert locked(lock.fileno())  # its process is alive
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+        assert beside.exists()
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+    assert not beside.exists()
 
 
 def test_of_folders_made_for_nothing_none_stays(corpus: Path, tmp_path: Path) -> None:

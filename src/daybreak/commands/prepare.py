@@ -219,6 +219,7 @@ def prepare(
             return resuming.settings_of(files, given, preprocessing=how, **settings)
 
         if (manifest := resuming.earlier(Path(out), identity, by_content, files)) is not None:
+            resuming.remove_finished(work_folder_of(final))
             say(f"Data: {out} is ready ({_figures(manifest)}).")
             return manifest
         parts = bundled(files, rule, together=not preprocessing.mixes)
@@ -256,8 +257,13 @@ class Job:
     workers: int | Cluster
 
 
+def work_folder_of(final: Path) -> Path:
+    """Return the folder beside the data folder ``final`` in which it is made."""
+    return final.with_name(f".{final.name}.preparing")
+
+
 def _make_at(final: Path, job: Job, started: float) -> Manifest:
-    beside = final.with_name(f".{final.name}.preparing")
+    beside = work_folder_of(final)
     end_earlier(beside)
     if isinstance(job.workers, Cluster):
         job.workers.check()

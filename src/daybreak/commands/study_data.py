@@ -30,7 +30,7 @@ from daybreak.data.pipeline.preprocessed import (
     find_text,
     make_texts,
 )
-from daybreak.data.pipeline.resuming import work_folder
+from daybreak.data.pipeline.resuming import remove_finished, work_folder
 from daybreak.data.pipeline.workers import released
 from daybreak.data.sequences.sampler import PackedRows, StreamRows
 from daybreak.data.sequences.shards import open_shards
@@ -252,6 +252,7 @@ def _prepared(
             raise UserError(f"The study in '{out}' was started on other text.", "Give its texts, or another --out.")
         refuse_others(out, earlier.settings, settings)
         say_fewer_seeds(earlier.seeds, seeds)
+        remove_finished(out / ".preparing")
         return replace(earlier, seeds=seeds, question=question or earlier.question)
     data = out / "data"
     made_for = data / "identity.json"

@@ -18,6 +18,7 @@ from daybreak.data.filters.deduplication import HELDOUT, TRAIN, Ledger, document
 from daybreak.data.pipeline.corpus import Corpus
 from daybreak.data.pipeline.first_pass import KeptTexts, kept_documents
 from daybreak.data.pipeline.sample import COPIES, HEAD, SampleSpool, SampleTexts, shrink
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
 CLEAN = st.text(st.characters(codec="utf-8"), min_size=1)
@@ -57,6 +58,17 @@ def test_the_data_are_the_same_and_the_text_is_read_once(tmp_path: Path, monkeyp
     assert readings == [0, 0, 0]
     assert contents(tmp_path / "kept") == contents(tmp_path / "again")
     assert left_over(tmp_path) == []
+
+
+def test_text_that_is_read_again_gives_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also sentences on lines beside records: a tokenizer of bytes sees the line breaks."""
+    records = write_records(tmp_path / "records.jsonl", 100)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n\n".join(f"First sentence of {number}.\nThe second one." for number in range(100)))
+    prepare([records, lines], tmp_path / "kept", tokenizer=ByteBPE(vocabulary=400))
+    monkeypatch.setattr(preparing, "KEPT_BYTES", 0)
+    prepare([records, lines], tmp_path / "again", tokenizer=ByteBPE(vocabulary=400))
+    assert contents(tmp_path / "kept") == contents(tmp_path / "again")
 
 
 # ---------------------------------------------------------------- the sample for the tokenizer

@@ -63,6 +63,8 @@ def test_what_a_folder_holds_beside_texts_is_said(tmp_path: Path, capsys: pytest
         (tmp_path / name).write_bytes(b"<root/>")
     assert [file.path.name for file in find_files([tmp_path])] == ["a.txt"]
     assert f"Not read in '{tmp_path}', unknown file type: 9 files (.pdf 2, " in capsys.readouterr().out
+    find_files([f"{tmp_path}/**"])  # matches the folders and each file in them
+    assert f"Not read in '{tmp_path}/**', unknown file type: 9 files (.pdf 2, " in capsys.readouterr().out
     find_files([tmp_path / "a.txt"])
     find_files([str(tmp_path / "*.txt")])
     with pytest.raises(UserError, match="holds no text files"):

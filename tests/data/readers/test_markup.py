@@ -24,7 +24,7 @@ wrapped<br>and broken.<p>Second <!-- <p> --> one, not closed
 <table><tr><th>Year<td>1950</table>
 <table><tr><td><p>Prose in a cell.</p>no prose</td></tr></table>
 <ul><li>One<li>Two</ul><pre>kept
-as it is</pre><form>Search <input></form><footer>Imprint</footer></body></html>"""
+as it is</pre><form><label>Search <input></label><button>Go</button></form><footer>Imprint</footer></body></html>"""
 
 
 def test_a_page_is_its_prose() -> None:
@@ -55,6 +55,10 @@ def test_a_page_is_its_prose() -> None:
         ("<p>a<!-- never ended <p>b", "a"),
         ("<p>a <b", "a"),
         ("a < b and c > d", "a < b and c > d"),
+        (
+            "<form action=x><nav>Menu</nav><p>a page in a form</p><select><option>b</select></form>c",
+            "a page in a form\nc",
+        ),
         ("</div></nav><p>a</p></p>", "a"),
         ("<div><nav><div>x</div></div>after", "after"),
         ("<svg/>a<svg><title>x</title></svg>b", "ab"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from daybreak.core.errors import UserError
 from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 
-REASON = "mostly the licence of a digitised book"
+REASON = "mostly the licence of a digitized book"
 AROUND = 200
 """Characters around a phrase that count as boilerplate; a licence has a phrase about every 200 characters."""
 DISTINCTIVE = (
@@ -20,7 +20,7 @@ DISTINCTIVE = (
     "distributed proofread",
     "this ebook is for the use of anyone",
     "digitized by",
-    "digitised by",
+    "digitized by",
     "google book search",
     "internet archive",
     "hathitrust",
@@ -85,7 +85,7 @@ class BookLicence(DocumentFilter):
             raise UserError(f"A fraction of {self.most} is not possible.", "Give a number between 0 and 1.")
 
     def why(self) -> str:
-        return "licences and notes of digitised books (Project Gutenberg and others), found by their phrases"
+        return "licences and notes of digitized books (Project Gutenberg and others), found by their phrases"
 
     def open(self, context: Context) -> FilterFunction:
         return lambda text: REASON if boilerplate_fraction(text) > self.most else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daybreak.core.errors import UserError
 from daybreak.data.readers.documents import Document, DocumentRule, Skips, cut_documents, read_file
 from daybreak.data.readers.file_range import FileRange
-from daybreak.data.readers.inputs import PARQUET, RECORDS, TEXT, UNITS, ByteCounter, InputFile
+from daybreak.data.readers.inputs import DATA_SET, PARQUET, RECORDS, TEXT, UNITS, ByteCounter, InputFile
 from daybreak.data.readers.sentences import with_sentences
 from daybreak.data.readers.tables import row_groups
 
@@ -74,12 +74,13 @@ def bundled(
     bundles: list[list[Part]] = []
     room = 0
     for part in split_parts(files, rule, size):
-        small = part.whole and part.file.bytes <= room
+        # The size of a data set is not known, and what is bundled with it is lost with it if the process is killed.
+        small = part.whole and part.file.form != DATA_SET and part.file.bytes <= room
         if small and bundles and (together or bundles[-1][0].file.given == part.file.given):
             bundles[-1].append(part)
         else:
             bundles.append([part])
-            room = size if part.whole else 0
+            room = size if part.whole and part.file.form != DATA_SET else 0
         room -= part.file.bytes
     return tuple(map(tuple, bundles))
 
@@ -146,4 +147,6 @@ class Corpus:
 
     def _read(self, part: Part, skips: Skips, byte_counter: ByteCounter) -> Iterator[Document]:
         read = FileRange(part.file, skips, byte_counter, part.start, part.stop)
-        return read_file(read, self.rule, self.text_field)
+        # The sentences of one file are not used beside files that have none, so that all documents are read alike.
+        rule = replace(self.rule, sentences=self.rule.sentences and self.sentences)
+        return read_file(read, rule, self.text_field)

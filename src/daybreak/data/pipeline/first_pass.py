@@ -297,6 +297,12 @@ def decide(
             raise UserError(
                 f"The filters removed all {ledger.documents:,} documents.", "Choose another --preset or text."
             )
+        if skips.counts:
+            skipped = ", ".join(f"{count:,} {reason}" for reason, count in skips.counts.items())
+            raise UserError(
+                f"No document with text is left. Skipped: {skipped}.",
+                "Check --text-field, --document and --chunk-characters, or give other text.",
+            )
         raise UserError("The corpus is empty: no document holds any text.", "Give files with text in them.")
     splits = ledger.decide()
     if splits.train == 0:

@@ -62,6 +62,14 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def remove_finished(folder: Path) -> None:
+    """Remove the work folder of a preparation that was killed when its data were complete, unless it is in use."""
+    if folder.is_dir():
+        with suppress(OSError), (folder / "lock").open("a") as lock:  # it may belong to another user
+            if locked(lock.fileno()):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def earlier(out: Path, identity: str, settings: Callable[[], str], files: Sequence[InputFile]) -> Manifest | None:
     """Return the manifest of a complete ``out`` of the same text and settings; None if there is none.
 

@@ -9,6 +9,7 @@ import glob
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import stat
@@ -162,7 +163,8 @@ def _resolve(given: str) -> list[_Found]:
         matches = sorted(glob.glob(str(path), recursive=True))
         if not matches:
             raise UserError(f"The pattern '{given}' matches nothing.", "Check it, and quote it for the shell.")
-        inside = [file for match in matches for file in (files_inside(match) if os.path.isdir(match) else [match])]
+        found_by = [files_inside(match) if os.path.isdir(match) else [match] for match in matches]
+        inside = list(dict.fromkeys(itertools.chain.from_iterable(found_by)))  # '**' matches folders and their files
     elif path.exists():
         raise UserError(
             f"'{given}' is a pipe or a device, which can be read only once.",

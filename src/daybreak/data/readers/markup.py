@@ -31,7 +31,7 @@ LONGEST_VALUE = 1 << 16
 _RAW = frozenset("script style title textarea xmp iframe noembed noframes".split())
 """Elements whose content is not markup."""
 _REMOVED = frozenset(
-    """script style template noscript nav header footer aside menu dialog form button select textarea iframe object
+    """script style template noscript nav header footer aside menu dialog label button select textarea iframe object
     svg math audio video canvas figure noembed noframes head""".split()
 )
 _BLOCKS = frozenset(
@@ -39,7 +39,9 @@ _BLOCKS = frozenset(
     footer form h1 h2 h3 h4 h5 h6 header hr html legend li main menu nav ol option p pre section summary table tbody td
     tfoot th thead tr ul""".split()
 )
-_CONTAINERS = frozenset("article blockquote body center details div html main section table td ul ol dl pre".split())
+_CONTAINERS = frozenset(
+    "article blockquote body center details div form html main section table td ul ol dl pre".split()
+)
 """Elements that may contain removed elements; their end tag closes those too."""
 _HIDEABLE = (_CONTAINERS | {"p", "span", "li"}) - {"html", "body"}
 _UNCLOSED = frozenset({"p", "li"})
