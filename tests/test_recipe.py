@@ -246,7 +246,8 @@ def test_a_folder_to_start_from_is_the_same_under_each_of_its_paths(
     monkeypatch.chdir(tmp_path)
 
     def begun(folder: str) -> Recipe:
-        return dataclasses.replace(load_recipe("tiny"), origin=Origin(init=folder), tokenizer=Existing(folder=folder))
+        origin = Origin(init=folder, general=folder)
+        return dataclasses.replace(load_recipe("tiny"), origin=origin, tokenizer=Existing(folder=folder))
 
     whole, relative = begun(str(tmp_path / "models" / "x")), begun("models/x")
     assert with_whole_paths(relative) == whole == with_whole_paths(whole)
@@ -255,8 +256,10 @@ def test_a_folder_to_start_from_is_the_same_under_each_of_its_paths(
         assert first_difference(before, relative) is None and first_difference(before, whole) is None
     for before in (begun("other/x"), begun("/gone/y"), begun("")):
         assert first_difference(before, relative) == "tokenizer.folder"
-    named = dataclasses.replace(relative, origin=Origin(init="other/x"))
+    named = dataclasses.replace(relative, origin=Origin(init="other/x", general="models/x"))
     assert first_difference(named, relative) == "origin.init"
+    named = dataclasses.replace(relative, origin=Origin(init="models/x", general="other/x"))
+    assert first_difference(named, relative) == "origin.general"
 
 
 def damaged(tmp_path: Path, change: dict[str, Any]) -> Path:

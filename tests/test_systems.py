@@ -228,7 +228,7 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
     said = [process.communicate(timeout=200) for process in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     told = re.sub(r"\s+", " ", said[0][0])
-    assert "Batch: 4 sequences a device x 2 devices = 8 sequences a step, learning rate x2." in told
+    assert "Batch: 8 sequences a step, 4 on each of 2 devices, learning rate x2." in told
     pattern = r"[\d.]+ optimizer steps and [\d.]+ sequences a second on 2 devices; \d+% of the time is communication\."
     assert re.search(pattern, told), told
     decisions = read_json(run / "decisions.json", Decisions)

@@ -47,8 +47,8 @@ LADDER = "ladder"
 SIZES = ("tiny", "mini", "small", "base", "large")
 RATE_RULES = ("none", "linear", "sqrt")
 COMPILE = ("auto", "on", "off")
-FOLDERS = ("origin.init", "origin.branch", "tokenizer.folder")
-"""Fields with the path of a folder that a run starts from."""
+FOLDERS = ("origin.init", "origin.branch", "origin.general", "tokenizer.folder")
+"""Fields with the path of a folder that a run reads."""
 MOST_SEED = 9 * 10**12
 """Largest seed for which seed * 1_000_003 + position fits torch's range."""
 MOST_BATCH = 1 << 20
@@ -250,7 +250,9 @@ class Recipe:
 
 
 def smaller_than(recipe: Recipe) -> str:
-    """Options that select the smallest model of the recipe's family; empty if there is no smaller one."""
+    """Options that select the smallest model of the recipe's family; empty if there is none, or the shape is given."""
+    if recipe.origin.init or recipe.origin.branch:
+        return ""
     if not recipe.name.startswith(FAMILY):
         return "--size tiny" if recipe.name in recipe_names() else ""
     return "" if recipe.name == FAMILY + SIZES[0] else f"recipe {SIZES[0]}"
@@ -395,7 +397,7 @@ def _own_kinds(value: Any) -> Iterator[str]:
 
 
 def with_whole_paths(recipe: Recipe) -> Recipe:
-    """Return the recipe with the resolved paths of the folders that it starts from, as a run keeps it.
+    """Return the recipe with the resolved paths of the folders that it reads, as a run keeps it.
 
     A name that is no folder here, such as one of the Hugging Face hub, stays.
     """
@@ -406,7 +408,7 @@ def with_whole_paths(recipe: Recipe) -> Recipe:
     origin, tokenizer = recipe.origin, recipe.tokenizer
     if isinstance(tokenizer, _tokenizer_import.Existing):
         tokenizer = replace(tokenizer, folder=whole(tokenizer.folder))
-    origin = replace(origin, init=whole(origin.init), branch=whole(origin.branch))
+    origin = replace(origin, init=whole(origin.init), branch=whole(origin.branch), general=whole(origin.general))
     return replace(recipe, origin=origin, tokenizer=tokenizer)
 
 

@@ -833,6 +833,9 @@ def test_the_settings_of_a_tokenizer_that_are_not_the_recipes_are_said(
     recipe = load_recipe("crammed", size="tiny")
     sentence = other_tokenizer(recipe, manifest)
     assert bool(sentence) == bool(said) and said in sentence
+    if "kind" not in said:
+        other = other_tokenizer(dataclasses.replace(recipe, tokenizer=ByteBPE(vocabulary=300)), manifest)
+        assert other.endswith(f"differs from that of {recipe.name}: kind WordPiece instead of ByteBPE.")
     assert not other_tokenizer(recipe, dataclasses.replace(manifest, tokenizer_settings={}))  # a folder of version 0.1
     taken = prepared(text, tmp_path / "taken", "--document", "blank-line", "--tokenizer-from", str(data / "tokenizer"))
     assert taken.tokenizer_settings == {}, "another folder's path is private"

@@ -340,6 +340,8 @@ def test_fresh_deletes_nothing_before_all_is_looked_at(
     assert "too short for 20 steps" in refused(*same, "--data", data, "--budget", "19steps")
     said = refused(*same, "--data", data, "--length", "9000")
     assert "The corpus is too small" in said and "tokens that are held out of it do not fill one sequence" in said
+    paper = ["pretrain", "bert-2018", "--size", "tiny", "--data", data, *parts]
+    assert "The tokenizer of the data differs from that of bert-2018" in refused(*paper)
     branch = ["pretrain", "--from", run, "--extend", "80steps", "--data", data, "--out", run, "--overwrite"]
     assert "which --overwrite would delete" in refused(*branch)
     assert sorted(run.rglob("*")) == before

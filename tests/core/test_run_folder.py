@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -50,6 +51,38 @@ def test_a_run_that_another_process_trains_is_not_deleted(tmp_path: Path, monkey
     assert run.recipe.exists()
     run.delete()
     assert not run.path.exists()
+
+
+def test_a_deletion_that_was_killed_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made(tmp_path / "run", "recipe.json", "model/config.json", "zeta.txt", "checkpoints/a")
+    monkeypatch.setattr("shutil.rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run.delete()
+    assert run.recipe.exists() and run.model.exists()
+    monkeypatch.undo()
+    run.delete()
+    assert not run.path.exists()
+
+
+def test_a_run_behind_a_link_is_deleted_and_the_link_stays(tmp_path: Path) -> None:
+    made(tmp_path / "disk", "recipe.json", "model/config.json")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "disk" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    RunFolder(tmp_path / "run").delete()
+    assert (tmp_path / "run").is_symlink() and list((tmp_path / "disk").iterdir()) == []
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_what_cannot_be_deleted_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    run = made(tmp_path / "run", "recipe.json", "model/config.json")
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    with pytest.raises(UserError, match="model' cannot be deleted: Permission denied"):
+        run.delete()
+    assert run.recipe.exists()
 
 
 @pytest.mark.parametrize(

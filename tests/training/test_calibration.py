@@ -15,6 +15,7 @@ from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.training import calibration, checkpoint
+from daybreak.training.averaging import Averaging, RunningAverage
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW, BertAdam, OptimizerConfig
@@ -211,7 +212,8 @@ def test_the_expected_passes_are_those_of_a_played_schedule(ramp: Ramp, phase2: 
         (1.0, ""),
         (1.2, "1.2 times; up to about 4"),
         (4.0, "4.0 times; up to"),
-        (9.6, "10 times; beyond about 4"),
+        (4.3, "4.3 times; beyond about 4"),
+        (10.4, "10 times; beyond about 4"),
     ],
 )
 def test_every_repetition_of_the_text_is_announced(epochs: float, words: str) -> None:
@@ -296,6 +298,8 @@ def test_a_checkpoint_is_expected_to_hold_the_optimizers_memory() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     made = training(model=model, optimizer=optimizer)
     assert calibration._growth_of_a_checkpoint(made, 800) == 3.0
+    averaging = training(model=model, optimizer=optimizer, average=RunningAverage(Averaging(), model))
+    assert calibration._growth_of_a_checkpoint(averaging, 800) == 4.0  # an average begins with its first step
     optimizer.state[model.weight] = {"exp_avg": torch.zeros(10, 10), "exp_avg_sq": torch.zeros(10, 10), "lag": 1}
     assert calibration._growth_of_a_checkpoint(made, 800) == 1.0  # it goes on from another run's
 

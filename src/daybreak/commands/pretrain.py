@@ -33,11 +33,13 @@ from daybreak.core.serialization import fingerprint, to_dict
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
+from daybreak.data.sequences.span_pairs import check_passages, passages
 from daybreak.forecasting.difficulty import difficulty
 from daybreak.forecasting.law import RunSpec, inner_parameters, shipped_law
 from daybreak.forecasting.live import ForecastMonitor
 from daybreak.pretraining.flops import meta_model
 from daybreak.pretraining.hardware_choices import (
+    check_batch,
     first_decisions,
     resume,
     use_device,
@@ -59,6 +61,7 @@ from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.run import Decisions, Summary
 from daybreak.training import calibration, checkpoint
 from daybreak.training.calibration import pace_of
+from daybreak.training.hardware.probe import choose_device
 from daybreak.training.loop import fit, observe_machine
 from daybreak.training.monitoring.disk import check_room
 from daybreak.training.monitoring.heartbeat import Heartbeat
@@ -165,7 +168,7 @@ def pretrain(
     shards = open_shards(data)
     job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started, fill_memory=fill_memory)
     if not accept_tokenizer:
-        check_tokenizer(run, recipe, shards.manifest)
+        check_tokenizer(recipe, shards.manifest, resumed=run.recipe.exists() and not overwrite)
     if not overwrite:
         check_folder(run, recipe, shards)
     world = worlds.start()
@@ -210,16 +213,20 @@ def _delete(job: PretrainingJob, world: World) -> None:
     if world.any(worlds.is_restart()):
         say("torchrun started this process again, so --overwrite is ignored and the run continues.")
         return
-    _refuse_unusable(job)
+    _refuse_unusable(job, world)
     job.run.delete([job.data, *source_folders(job.recipe)])
     world.any(False)  # wait for all, so that none deletes what another one begins
 
 
-def _refuse_unusable(job: PretrainingJob) -> None:
+def _refuse_unusable(job: PretrainingJob, world: World) -> None:
     """Raise UserError where a new run would before its first step, as far as it needs no measurement."""
     recipe, shards = job.recipe, job.shards
+    choose_device()
+    check_batch(recipe, world)
+    if recipe.finish.enabled and recipe.finish.start == 0:
+        check_passages(passages(shards.train))
     meta_model(recipe, shards.manifest.vocabulary)
-    calibration.refuse_few_steps(job.budget, recipe.global_batch(1) * recipe.length)
+    calibration.refuse_few_steps(job.budget, recipe.global_batch(world.size) * recipe.length)
     heldout_validation(recipe, shards, job.data, torch.device("cpu"))
     general_validation(recipe, shards, torch.device("cpu"))
     if recipe.origin.branch:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, reason
 from daybreak.core.files import FINDER, refuse_not_utf8
 from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.schemas.corpus import CORPUS_FILE
@@ -95,7 +96,25 @@ class RunFolder:
             )
         if self.path.is_dir():
             with alone_in(self.path, PATIENCE):
-                shutil.rmtree(self.path, ignore_errors=True)
+                self._empty()
+                with suppress(OSError):
+                    self.path.rmdir()  # a link to the folder stays
+
+    def _empty(self) -> None:
+        """Delete what is inside, recipe.json last: after a kill, the rest is still known as a run."""
+        for inside in sorted(self.path.iterdir(), key=lambda path: path == self.recipe):
+            try:
+                if inside.is_dir() and not inside.is_symlink():
+                    shutil.rmtree(inside)
+                else:
+                    inside.unlink()
+            except FileNotFoundError:  # another process of the run has deleted it
+                continue
+            except OSError as error:
+                raise UserError(
+                    f"'{inside}' cannot be deleted: {error.strerror or reason(error)}.",
+                    "Delete it, or choose another --out.",
+                ) from None
 
     def strange(self) -> list[str]:
         """Names in the folder that no run creates before its recipe."""

@@ -39,14 +39,13 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
     device = probe.choose_device()
     rates = probe.matmul_rates(device)
     batch = recipe.global_batch(world.size)
-    finish = recipe.finish.sequences(batch, recipe.length) if recipe.finish.enabled else 0
-    fewest = min(rows for rows in (batch, recipe.phase2.batch, finish, recipe.ramp.batch_multiple) if rows)
-    _check_batch(fewest, world)
+    check_batch(recipe, world)
     part = -(-batch // world.size)
     microbatch = recipe.microbatch or (part if part <= MANY_ROWS else 0)
     if world.size > 1 or recipe.devices.batch:
         rule = f", learning rate x{recipe.rate_factor(world.size):g}" if recipe.devices.rate_rule != "none" else ""
-        say(f"Batch: {part} sequences a device x {world.size} devices = {batch} sequences a step{rule}.")
+        each = f"{'' if part * world.size == batch else 'at most '}{part} on each of {world.size} devices"
+        say(f"Batch: {batch} sequences a step, {each}{rule}.")
     return Decisions(
         device=device.type,
         threads=torch.get_num_threads(),
@@ -61,6 +60,14 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
         first_heldout=False,
         matmul_gflops=rates,
     )
+
+
+def check_batch(recipe: Recipe, world: World) -> None:
+    """Raise UserError if a step of any phase has fewer sequences than there are processes."""
+    batch = recipe.global_batch(world.size)
+    finish = recipe.finish.sequences(batch, recipe.length) if recipe.finish.enabled else 0
+    sizes = (batch, recipe.phase2.batch, finish, recipe.ramp.batch_multiple)
+    _refuse_few_rows(min(rows for rows in sizes if rows), world)
 
 
 def use_device(decisions: Decisions) -> None:
@@ -86,7 +93,7 @@ def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
     changed: dict[str, Any] = {}
     if current.world_size != world.size:
         fewest = min(training.rows_of_step(START, 0.0), *(phase.batch for phase in training.phases))
-        _check_batch(fewest, world)
+        _refuse_few_rows(fewest, world)
         say(f"Resuming with {world.size} processes instead of {current.world_size}; the batch stays the same.")
         reasons.append(f"resumed on {world.size} instead of {current.world_size} processes")
         changed.update(world_size=world.size, threads=torch.get_num_threads())
@@ -115,7 +122,7 @@ def _other_machine(training: Training, current: Change, run: RunFolder) -> str:
     return now if now != (current.machine or started) else ""
 
 
-def _check_batch(rows: int, world: World) -> None:
+def _refuse_few_rows(rows: int, world: World) -> None:
     if rows < world.size:
         raise UserError(
             f"A step of {rows} sequences cannot be divided among {world.size} processes.",

@@ -93,16 +93,18 @@ def other_tokenizer(recipe: Recipe, manifest: Manifest) -> str:
     made, wanted = manifest.tokenizer_settings, recipe.tokenizer.training_settings()
     if not made or not wanted:
         return ""
-    different = [f"{name} {made[name]} instead of {wanted[name]}" for name in made if made[name] != wanted.get(name)]
+    kinds = ["kind"] if made["kind"] != wanted["kind"] else []  # the settings of another kind cannot be compared
+    names = kinds or [name for name in made if made[name] != wanted.get(name)]
+    different = [f"{name} {made[name]} instead of {wanted.get(name)}" for name in names]
     return f"The tokenizer of the data differs from that of {recipe.name}: {', '.join(different)}." if different else ""
 
 
-def check_tokenizer(run: RunFolder, recipe: Recipe, manifest: Manifest) -> None:
+def check_tokenizer(recipe: Recipe, manifest: Manifest, *, resumed: bool) -> None:
     """Raise UserError for a new run of a paper's recipe whose data have another tokenizer than it trains.
 
     Daybreak's own recipes take any tokenizer, and a run that continues a model takes the tokenizer of that model.
     """
-    continued = run.recipe.exists() or recipe.origin.init or recipe.origin.branch
+    continued = resumed or recipe.origin.init or recipe.origin.branch
     if not continued and of_a_paper(recipe) and (sentence := other_tokenizer(recipe, manifest)):
         raise UserError(
             sentence,

@@ -47,7 +47,7 @@ from daybreak.training.step import Training
 from daybreak.training.validation import ROWS, RecipeHeldOut, Validation
 
 VALIDATION_LENGTH = 128
-"""Length of the held-out sequences that every recipe is evaluated on, if its model is trained on so many positions."""
+"""Length of the held-out sequences that every recipe is evaluated on, if its model has so many positions."""
 SAMPLE_TOKENS = 40
 OWN_ROWS = 256
 """Held-out sequences built and masked as the recipe trains, evaluated once at the end of a run."""

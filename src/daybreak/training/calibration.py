@@ -212,8 +212,8 @@ def _growth_of_a_checkpoint(training: Training, moments: int) -> float:
         moments: bytes of the optimizer's later state.
     """
     weights = sum(parameter.numel() * parameter.element_size() for parameter in training.model.parameters())
-    rest = weights * (2 if training.average else 1)
-    return (rest + moments) / (rest + _bytes_remembered(training.optimizer))
+    later = weights * (2 if training.average else 1) + moments  # an average has no tensors before its first step
+    return later / (weights + _bytes_remembered(training.optimizer))
 
 
 def _bytes_remembered(optimizer: torch.optim.Optimizer) -> int:
@@ -373,9 +373,10 @@ def repetition(epochs: float) -> str:
     """Describe how often the text is read and what that is worth; empty if nothing is read twice."""
     if epochs <= 1.0:
         return ""
+    times, many = f"{epochs:.{1 if epochs < 10 else 0}f} times", f"about {MANY_EPOCHS:.0f} times"
     if epochs <= MANY_EPOCHS:
-        return f"{epochs:.1f} times; up to about {MANY_EPOCHS:.0f} times, repeated text is nearly as good as new text."
-    return f"{epochs:.0f} times; beyond about {MANY_EPOCHS:.0f} times, repetition helps little: use more text."
+        return f"{times}; up to {many}, repeated text is nearly as good as new text."
+    return f"{times}; beyond {many}, repetition helps little: use more text."
 
 
 def repetition_notice(epochs: float) -> str:

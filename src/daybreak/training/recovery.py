@@ -65,9 +65,11 @@ def halve_microbatch(training: Training, progress: Progress) -> Training:
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
     rows = current.microbatch // 2
-    why = f"out of memory: microbatch of {rows} sequences"
+    # Phases of other lengths scale it, so the length belongs to the number.
+    size = f"{rows} sequences of {training.phases[0].length} tokens"
+    why = f"out of memory: microbatch of {size}"
     say(
-        f"Out of memory at step {progress.step:,}: continuing with a microbatch of {rows} sequences instead of "
+        f"Out of memory at step {progress.step:,}: continuing with a microbatch of {size} instead of "
         f"{current.microbatch}."
     )
     if training.microbatch_facts and training.world.is_first:
@@ -112,6 +114,7 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
         compiled=current.compiled,
         world_size=current.world_size,
         threads=current.threads,
+        machine=current.machine,
         skip_to=progress.position,
     )
     before = replace(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 from small_records import step_record
 
-from daybreak.recipe import load_recipe, smaller_than
+from daybreak.recipe import Origin, load_recipe, smaller_than
 from daybreak.training.monitoring.monitors import Live, Plateau, plateau_advice
 
 PLATEAU = 7.0
@@ -36,6 +37,7 @@ def test_a_smaller_model_is_advised_where_there_is_one(name: str, words: str) ->
     smaller = smaller_than(load_recipe(name))
     assert smaller == words
     assert (f"a smaller model ({words})" in plateau_advice(smaller)) == bool(words)
+    assert smaller_than(dataclasses.replace(load_recipe(name), origin=Origin(init="a model"))) == ""  # it has its shape
 
 
 def test_the_live_line_needs_no_glossary() -> None:

@@ -40,6 +40,15 @@ def passages(stream: TokenStream) -> int:
     return int(_documents(stream)[2].sum())
 
 
+def check_passages(count: int) -> None:
+    """Raise UserError if a stream has too few passages to compare spans."""
+    if count < FEWEST_PASSAGES:
+        raise UserError(
+            f"The text has {count} documents of at least {FEWEST} tokens, too few to compare spans.",
+            "Give more text, prepare it with another --document rule, or leave --finish.start at 1.",
+        )
+
+
 def _documents(stream: TokenStream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return for each document its end in the stream, its tokens without the separator, and its passages, int64 [N]."""
     ends = stream.document_ends().astype(np.int64)
@@ -78,11 +87,7 @@ class SpanSampler(Sampler):
         begins = sizes[document] * number // parts[document]
         self._sizes = sizes[document] * (number + 1) // parts[document] - begins
         self._starts = ends[document] - 1 - sizes[document] + begins
-        if len(self._starts) < FEWEST_PASSAGES:
-            raise UserError(
-                f"The text has {len(self._starts)} documents of at least {FEWEST} tokens, too few to compare spans.",
-                "Give more text, prepare it with another --document rule, or leave --finish.start at 1.",
-            )
+        check_passages(len(self._starts))
         # At most half a sequence, so that each contains at least two views.
         reach = min(self._longest, max(2, length // 2 - 1))
         self._unpaired_fraction = views + ordinary
