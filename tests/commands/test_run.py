@@ -180,7 +180,8 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(docstrings, "installed_packages", lambda: site(tmp_path / "site"))
+    packages = site(tmp_path / "site")
+    monkeypatch.setattr(docstrings, "installed_packages", lambda: packages)
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
     monkeypatch.setattr("daybreak.commands.evaluate.evaluate", lambda model, tasks, **more: asked.append((tasks, more)))
     recipe = small_recipe(batch=4, budget="20steps")
@@ -196,6 +197,38 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     ]
     first = json.loads((tmp_path / "out" / "corpus" / "docstrings.jsonl").read_text().splitlines()[0])
     assert first["package"] in ("alphalib", "betalib")
+    before = {path: path.read_bytes() for path in (tmp_path / "out" / "corpus").iterdir()}
+    packages[:] = [package._replace(version="2.0") for package in packages]
+    (packages[0].root / "part00.py").write_text("")
+    run.run(recipe, out=tmp_path / "out", tasks=["cola"], seeds=2)  # of the text and the task that it has
+    assert {path: path.read_bytes() for path in (tmp_path / "out" / "corpus").iterdir()} == before
+    assert len(asked) == 4
+
+
+@pytest.mark.usefixtures("on_the_cpu", "ungated")
+def test_a_model_that_failed_its_parity_check_is_not_evaluated_and_not_offered(
+    finished: Path,
+    corpus: Path,
+    data: Path,
+    shape: list[str],
+    task: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("daybreak.commands.evaluate.evaluate", lambda *_, **__: pytest.fail("evaluated"))
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.copytree(data, out / "data")
+    summary = read_json(out / "summary.json")
+    summary["parity"] |= {"passed": False, "failure": "the logits differ"}
+    write_json(out / "summary.json", summary)
+    words = ["run", "tiny", "--corpus", corpus, "--budget", "40steps", "--out", out, "--tasks", task, *shape]
+    assert exit_code(*words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "3/4 Evaluate: nothing, because the exported model failed its parity check" in said
+    assert "do not use it" in said and "loads it" not in said
+    page = (out / "report.html").read_text()
+    assert "Export refused: the logits differ" in page and "Use the model" not in page
 
 
 @pytest.mark.usefixtures("on_the_cpu", "ungated")

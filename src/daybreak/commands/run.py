@@ -45,6 +45,7 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.exporting.hugging_face import write_model_folder
+from daybreak.exporting.parity import REFUSED
 from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
 from daybreak.pretraining.run_start import check_recipe
 from daybreak.pretraining.starting_points import source_folders
@@ -298,7 +299,12 @@ def run(
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
     pretrain.pretrain(recipe, data=data, out=out, watching=watching, started=uptime() - startup)
     fine_tuning = replace(fine_tuning, protocol=fine_tuning.protocol or _protocol_for_size(folder))
-    say(f"3/4  Evaluate: {fine_tuning.words() if fine_tuning.tasks else _without_tasks(procedure)}")
+    refused = read_json(folder.summary, Summary).is_refused
+    if refused:
+        fine_tuning = replace(fine_tuning, tasks=())
+        say("3/4  Evaluate: nothing, because the exported model failed its parity check")
+    else:
+        say(f"3/4  Evaluate: {fine_tuning.words() if fine_tuning.tasks else _without_tasks(procedure)}")
     if deadline:
         report.report([out], folder.report)  # a report without results is ready in time
         fine_tuning.evaluate_by(deadline, folder)
@@ -310,7 +316,10 @@ def run(
     code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
     results = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
     say(f"\n{opening(results, read_json(folder.summary, Summary).validation)}")
-    say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
+    if refused:
+        say(f"\nThe model failed its parity check, so do not use it: {folder.model / REFUSED} says why.")
+    else:
+        say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
     say_link("Report  ", page)
     if command := fine_tuning.saving(out):
         say("To save the classifier:", command)
@@ -492,11 +501,12 @@ def _files(texts: Sequence[str | Path]) -> list[Path]:
 
 
 def _docstrings(folder: RunFolder) -> tuple[list[Path], str]:
-    """Write the docstring corpus; return its files and its task."""
+    """Write the docstring corpus, once for a run; return its files and its task."""
     from daybreak.data.demo_corpus.docstrings import CORPUS, write_corpus
 
     out = make_folder(folder.path) / "corpus"
-    found = write_corpus(out)
+    # An update of a package changes neither the text nor the task of a run that has begun.
+    found = write_corpus(out, keep_other_versions=(folder.path / "data" / "manifest.json").is_file())
     say(
         f"No --corpus: using the docstrings of {len(found.packages)} installed packages "
         f"({found.documents:,} modules, {found.characters / 1e6:.1f}M characters)."

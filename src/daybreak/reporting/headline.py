@@ -357,8 +357,8 @@ def forgetting(runs: Sequence[RunRecords]) -> Block | None:
 
 
 def use(runs: Sequence[RunRecords]) -> Block | None:
-    """Code and commands that use the models; None if no run has exported one."""
-    runs = [run for run in runs if (run.path / "model").is_dir()]
+    """Code and commands that use the models; None if no run has exported one that passed the parity check."""
+    runs = [run for run in runs if (run.path / "model").is_dir() and not (run.summary and run.summary.is_refused)]
     if not runs:
         return None
     folder, *others = [str(run.path / "model") for run in runs]

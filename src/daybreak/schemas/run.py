@@ -404,6 +404,11 @@ class Summary:
     context_use: ContextUse | None = None
     """None if no held-out document is long enough, and in runs of earlier versions."""
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the exported model failed its parity check: it has no result and should not be used."""
+        return self.parity is not None and not self.parity.passed
+
 
 @dataclass(frozen=True, kw_only=True)
 class FillMask:

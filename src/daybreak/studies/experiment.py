@@ -332,7 +332,7 @@ def read_cell(cell: Cell, study: StudyFolder) -> StudyCell:
 
 
 def _void(summary: Summary, loads: Sequence[MachineLoad], study: StudyFolder) -> str:
-    if summary.parity is not None and not summary.parity.passed:  # first: such a model has no score on tasks
+    if summary.is_refused:  # first: such a model has no score on tasks
         return REFUSED
     if not loads:
         return "nobody watched the load"

@@ -102,7 +102,9 @@ class DocstringCorpus:
     """Sizes in bytes; if a file has another size, all files are written again."""
 
 
-def write_corpus(out: Path, packages: Sequence[Package] | None = None) -> DocstringCorpus:
+def write_corpus(
+    out: Path, packages: Sequence[Package] | None = None, *, keep_other_versions: bool = False
+) -> DocstringCorpus:
     """Write FILES and corpus.json into the folder ``out``, unless it has them for the same packages.
 
     docstrings.jsonl has one {"text", "package", "module"} per line. task.toml asks which package a sentence comes from;
@@ -110,6 +112,7 @@ def write_corpus(out: Path, packages: Sequence[Package] | None = None) -> Docstr
 
     Args:
         packages: packages to scan; by default the installed packages of DISTRIBUTIONS and the standard library.
+        keep_other_versions: keep the files also if the packages have changed since: something is made from them.
 
     Raises:
         UserError: ``out`` cannot be written, or no docstring was found.
@@ -119,7 +122,7 @@ def write_corpus(out: Path, packages: Sequence[Package] | None = None) -> Docstr
     key = fingerprint([FORMAT, [[p.name, p.version, list(p.aliases)] for p in packages]])
     try:
         found: DocstringCorpus = read_json(out / "corpus.json", DocstringCorpus)
-        if found.fingerprint == key and found.files == _sizes(out):
+        if (keep_other_versions or found.fingerprint == key) and found.files == _sizes(out):
             return found
     except (UserError, OSError):
         pass
