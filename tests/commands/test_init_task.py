@@ -225,6 +225,7 @@ def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest
     [
         ("empty.csv", b"", "is empty"),
         ("blank.csv", b"\xef\xbb\xbf \n\n", "is empty"),
+        ("cells.csv", b",,\n,,\n", "no rows with text"),
         ("header.csv", b"text,label\n", "header but no rows"),
         ("one.csv", b"text\nhello there\nand so on\n", "has one column"),
         ("utf16.csv", "text,label\n".encode("utf-16"), "is not UTF-8"),
@@ -278,5 +279,7 @@ def test_a_refused_table_leaves_what_was_there(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"cannot be used as a task: 10 of the 20 rows"):
             init_task(table, overwrite=overwrite)
         assert old.read_text() == "mine" if overwrite else not old.exists()
-        assert not (tmp_path / "rows-commas.csv").exists()
+        copy = tmp_path / "rows-commas.csv"
+        assert copy.read_text() == "mine, too" if overwrite else not copy.exists()
         old.write_text("mine")
+        copy.write_text("mine, too")

@@ -14,7 +14,8 @@ from fake_laws import true_law
 from daybreak.commands import plan
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json
+from daybreak.core.files import read_json, write_json
+from daybreak.core.serialization import to_dict
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.pretraining import hardware_choices, planning
@@ -82,6 +83,27 @@ def test_the_plan_is_written_and_printed(
     text = made.candidates[0]
     assert f"the run takes {text.tokens / made.text_tokens:.0f} epochs" in said or made.chosen != text.recipe
     assert 0 < text.training_seconds < 1800 - 8 and text.tokens == text.tokens_per_second * text.training_seconds
+
+
+def test_the_next_command_names_a_recipe_by_its_file(
+    data: Path, law: Law, timed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my recipe.json"
+    write_json(file, {**to_dict(load_recipe("tiny")), "batch": 16})
+    made = plan.plan(data=data, budget="30m", recipes=[str(file), "tiny"])
+    assert sorted(one.recipe for one in made.candidates) == sorted([str(file), "daybreak-tiny"])
+    plan.plan(data=data, budget="30m", recipes=[file])
+    assert f"Next: daybreak pretrain '{file}' --data" in capsys.readouterr().out
+
+
+def test_a_plan_says_which_size_a_run_would_choose(
+    data: Path, law: Law, timed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for size in planning.PLANNED:
+        monkeypatch.setattr(planning, "size_for", lambda budget, size=size: f"daybreak-{size}")
+        made = plan.plan(data=data, budget="30m")
+        said = f"daybreak run without a recipe chooses {size} for this budget" in capsys.readouterr().out
+        assert said == (made.chosen != f"daybreak-{size}")
 
 
 def test_epochs_are_written_without_an_exponent() -> None:

@@ -20,7 +20,7 @@ from small_tasks import result
 from daybreak.commands.record import record
 from daybreak.commands.report import report
 from daybreak.commands.study import read_variant, study
-from daybreak.core.errors import UserError
+from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.shards import open_shards
@@ -388,6 +388,12 @@ def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
     ran = fake_cells(place, monkeypatch, {})
     study(seeds=3, **asked_of(data, place.out), question="How many sequences?")
     assert len(ran) == 6 and not judged
+    with monkeypatch.context() as stopped, pytest.raises(Interrupted):
+        stopped.setattr(experiment, "evaluate_cell", lambda *_: (_ for _ in ()).throw(Interrupted(15)))
+        study(seeds=3, **asked_of(data, place.out), tasks=list(map(Path, tasks)), task_seeds=1)
+    kept = read_json(place.out / "study.json", Study)
+    assert len(kept.cells) == 6 and kept.comparisons and kept.tasks and not kept.finished
+    assert "| b       | 3 (0 fine-tuned) |" in (place.out / "study.md").read_text()
     found = study(seeds=3, **asked_of(data, place.out), tasks=list(map(Path, tasks)), task_seeds=1)
     assert found.question == "How many sequences?"
     assert len(ran) == 6 and sorted(judged) == sorted(ran)

@@ -109,7 +109,7 @@ def test_void_cells_are_repeated_once_and_after_all_others(place: StudyFolder, m
     seen: list[int] = []
     with turns.held(place.out) as lock:
         plain = experiment.play(cells, place, lock, repeat_void=False, done=lambda done: seen.append(len(done)))
-        assert ran == ["a-seed-0", "b-seed-0", "b-seed-1", "a-seed-1"] and seen == [1, 2, 3, 4]
+        assert ran == ["a-seed-0", "b-seed-0", "b-seed-1", "a-seed-1"] and seen == [0, 1, 2, 3, 4]
         assert [one.void for one in plain] == ["busy", "", "busy", ""]
         again = experiment.play(cells, place, lock, repeat_void=True, done=lambda _: None)
         assert ran[4:] == ["a-seed-0-again", "b-seed-1-again"]

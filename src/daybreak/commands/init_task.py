@@ -166,9 +166,10 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
     chosen = choose(found, table)
     make_folder(out.parent)
     train, reason = table, f"the {found.format} file"
-    before = out.read_text(encoding="utf-8") if out.exists() else None
+    copy = out.with_name(f"{table.stem}-commas.csv")
+    before = {path: path.read_bytes() if path.exists() else None for path in (out, copy) if path != table}
     if found.format == "csv" and found.delimiter != ",":
-        train = out.with_name(f"{table.stem}-commas.csv")
+        train = copy
         if train.exists() and not overwrite:
             raise UserError(f"'{train}' exists already.", "Move it away, or replace it with --overwrite.")
         numbers = {place for place, column in enumerate(found.columns) if column.is_numeric}
@@ -180,12 +181,11 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
     try:
         load_task(read_task_file(out))
     except UserError as error:
-        if before is None:
-            out.unlink()
-        else:
-            write_text(out, before)
-        if train != table:
-            train.unlink()
+        for path, content in before.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(content)
         raise UserError(f"'{table}' cannot be used as a task: {error.sentence}", error.remedy) from None
     for key, reason in chosen.reasons.items():
         say(hanging(f"{key:8}", reason))
@@ -224,6 +224,8 @@ def read_table(path: Path) -> Table:
     with readable(path):
         step = _step(sum(1 for _ in _rows(text, delimiter, quoting)))
         rows = list(itertools.islice(_rows(text, delimiter, quoting), 0, None, step))
+    if not rows:
+        raise UserError(f"'{path}' has no rows with text.", "Give a file with at least a few labelled rows.")
     if delimiter == ";":
         rows = [list(map(_with_point, row)) for row in rows]
     width = Counter(map(len, rows)).most_common(1)[0][0]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from daybreak.commands.options import parse
+from daybreak.commands.options import keywords, parse
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_json
@@ -49,27 +49,24 @@ class PlanOptions:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options = parse(PlanOptions, "plan", arguments)
-    from daybreak.recipe import load_recipe
-
-    recipes = [load_recipe(name) for name in options.recipes]
-    plan(data=options.data, budget=options.budget, recipes=recipes, price=options.price, out=options.out)
+    plan(**keywords(parse(PlanOptions, "plan", arguments)))
 
 
 def plan(
     *,
     data: Path,
     budget: str,
-    recipes: Sequence[Recipe] = (),
+    recipes: Sequence[Recipe | Path | str] = (),
     price: float | None = None,
     out: Path | None = None,
 ) -> Plan:
     """Time the candidates on this machine, forecast the loss of each, print the plan and return it.
 
-    The keywords are the options of ``daybreak plan``; ``recipes`` are the candidates.
+    The keywords are the options of ``daybreak plan``; ``recipes`` are the candidates, or what ``load_recipe`` reads
+    them from.
     """
-    from daybreak.pretraining.planning import PLANNED, best_candidate, candidates, spec_of_text
-    from daybreak.recipe import load_recipe
+    from daybreak.pretraining.planning import PLANNED, best_candidate, candidates, size_for, spec_of_text
+    from daybreak.recipe import FAMILY, Recipe, load_recipe
     from daybreak.training.hardware import probe
 
     check_price(price)
@@ -79,11 +76,12 @@ def plan(
     if out:
         make_folder(out.parent)
     shards = open_shards(data)
-    chosen_recipes = recipes or [load_recipe(size) for size in PLANNED]
+    # A recipe of a file or a run is called by its path, by which the next command finds it.
+    named = [one if isinstance(one, Recipe) else _called(load_recipe(one), str(one)) for one in recipes or PLANNED]
     about = spec_of_text(shards)
     with working("Timing the candidates") as work:
         work.show(0.0)
-        found = candidates(chosen_recipes, shards, data, parsed, about)
+        found = candidates(named, shards, data, parsed, about)
     chosen = best_candidate(found)
     if chosen is None:
         raise UserError(
@@ -102,7 +100,18 @@ def plan(
     if out:
         write_json(out, made)
     show(made, chosen, parsed, price, data)
+    if not recipes and (size := size_for(parsed)) != chosen.recipe:
+        say(
+            f"daybreak run without a recipe chooses {size.removeprefix(FAMILY)} for this budget: it estimates the "
+            "speed, and extrapolates the forecast to sizes that have none here."
+        )
     return made
+
+
+def _called(recipe: Recipe, source: str) -> Recipe:
+    from daybreak.recipe import FAMILY
+
+    return recipe if recipe.name in (source, FAMILY + source) else replace(recipe, name=source)
 
 
 def show(made: Plan, chosen: Candidate, budget: Budget, price: float | None, data: Path) -> None:
@@ -166,7 +175,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
         lines.append(f"Warning: the forecast extrapolates beyond its fitted runs: {chosen.forecast.beyond}.")
     if notice := repetition_notice(chosen.tokens / made.text_tokens):
         lines.append(notice)
-    lines.append(f"Next: daybreak pretrain {name} --data {shlex.quote(str(data))} --budget {made.budget}")
+    lines.append(f"Next: daybreak pretrain {shlex.quote(name)} --data {shlex.quote(str(data))} --budget {made.budget}")
     return lines
 
 

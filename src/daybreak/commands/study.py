@@ -197,7 +197,6 @@ class StudyRunner:
         from daybreak.studies.experiment import forecast, play
 
         forecast(cells, self.place, tasks)
-        self.write([])
         played = play(cells, self.place, self.lock, repeat_void=repeat_void, done=self.write, tasks=tasks)
         return self.write(played, finished=True)
 

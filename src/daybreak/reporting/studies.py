@@ -124,8 +124,8 @@ def _task_rows(study: Study) -> tuple[list[str], list[list[str]]]:
         scores = [{result.task: 100 * result.score for result in cell.tasks} for cell in cells if cell.tasks]
         means = [statistics.fmean(score.values()) for score in scores]
         columns = [[score[name] for score in scores] for name in names] + ([means] if len(names) > 1 else [])
-        seeds = len(scores) if study.tasks else len(cells)
-        row = [variant.name, str(seeds), mean_and_spread([cell.loss for cell in cells])]
+        part = f" ({len(scores)} fine-tuned)" if study.tasks and len(scores) < len(cells) else ""
+        row = [variant.name, f"{len(cells)}{part}", mean_and_spread([cell.loss for cell in cells])]
         row += [mean_and_spread(column, 1) for column in columns]
         rows.append((statistics.fmean(means) if means else -1e9, row))
     return head, [row for _, row in sorted(rows, key=lambda entry: -entry[0])]

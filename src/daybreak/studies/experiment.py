@@ -239,7 +239,7 @@ def play(
     """Run the cells that are not finished, in order; then repeat void cells once if ``repeat_void``.
 
     Args:
-        done: called with all finished cells after each pretraining and each fine-tuning.
+        done: called with all finished cells at the start, and after each pretraining and each fine-tuning.
         tasks: the tasks to fine-tune each model on.
 
     Returns:
@@ -249,7 +249,8 @@ def play(
         UserError: the command of a cell was refused.
         Interrupted: a signal arrived; the running cell saved a checkpoint.
     """
-    found: dict[Cell, StudyCell] = {}
+    found = {cell: read_cell(last, study) for cell in cells if (last := _last_finished(cell, study))}
+    done(list(found.values()))  # the verdicts of a study that gets more seeds or tasks stay
 
     def run(cell: Cell, attempt: Cell, words: str, left: int) -> None:
         train_cell(attempt, study, lock)
@@ -277,6 +278,12 @@ def play(
         more = "; --repeat-void runs each once more" if not repeat_void else ", even after a repetition"
         say(f"{left} of {len(cells)} cells are void{more}. A comparison with a void cell gives no verdict.")
     return [found[cell] for cell in cells]
+
+
+def _last_finished(cell: Cell, study: StudyFolder) -> Cell | None:
+    """Return the last attempt of a cell that is finished, or None."""
+    attempts = (replace(cell, attempt=number) for number in (1, 0))
+    return next((one for one in attempts if RunFolder(study.folder(one)).summary.exists()), None)
 
 
 def _summary(cell: StudyCell) -> str:
