@@ -47,7 +47,7 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     assert "A text encoder with 1.48 million parameters, trained for 2m 59s on Some CPU @ 2.5 GHz" in text
     assert "its held-out loss is 4.57 nats, 1.72 below the 6.28" in text
     assert "against 5.2 % for always predicting the most frequent token" in text
-    assert "Of 2 tasks pretraining helps on 2 and harms on 0 by more than the spread over seeds" in text
+    assert "Of 2 tasks pretraining helps on 2 and harms on 0 by more than the spread over seeds." in text
     for part in ("Training", "Tasks", "Fill-mask examples", "Time by category", "Use the model", "Background"):
         assert part in text
     assert "Not in the folder" not in text and "has not ended" not in text

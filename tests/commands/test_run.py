@@ -362,7 +362,8 @@ def test_examples_are_shown_once_and_their_lack_is_said(tmp_path: Path, capsys: 
     example = FillMask(text="A [MASK] .", answer="text", guesses=["text", "word"], probabilities=[0.5, 0.25])
     write_json(folder.examples, [example, replace(example, probabilities=[0.4, 0.3])])
     run._show_examples(folder)
-    assert capsys.readouterr().out.count("A [MASK] .") == 1
+    said = capsys.readouterr().out
+    assert said.count("A [MASK] .") == 1 and "predictions: text 40%, word 30% (correct)" in " ".join(said.split())
     write_json(folder.examples, [])
     run._show_examples(folder)
     assert capsys.readouterr().out.startswith("No held-out sentence is suitable to show")
@@ -424,7 +425,7 @@ def test_seeds_are_left_out_when_it_becomes_late(
     monkeypatch.setattr(evaluate, "evaluate", fine_tune)
     COLA.evaluate_by(ahead(600), RunFolder(tmp_path))
     assert asked == [(1, False), (1, True), (2, False)]
-    assert "Fine-tuning stops after 1 of 3 seeds." in capsys.readouterr().out
+    assert "1 of 3 seeds are complete." in capsys.readouterr().out
 
 
 def test_a_finished_evaluation_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_the_headline_says_how_much_and_what_was_left_out(tmp_path):
         "Gopher quality (20.0 %), Exact duplicates (10.0 %) and Near duplicates (0.5 %)."
     ) in text
     assert "Skipped while reading: 311 too short." in text
-    assert "1m 31s to prepare the text was read 3 times" in text and "830 held out" in text
+    assert "1m 31s to prepare in 3 passes over the text" in text and "830 held out" in text
 
 
 def test_nothing_left_out_is_said():

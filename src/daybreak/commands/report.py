@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from tyro.conf import Positional
 
@@ -28,8 +29,6 @@ from daybreak.schemas.studies import Study
 from daybreak.schemas.tasks import Comparison, FinetuningRun, TaskResult
 
 FORMS = ("html", "md")
-TABLES = ("glue",)
-"""Values of --table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ class ReportOptions:
     """File for the page. Defaults to report.html (or .md) in the first folder."""
     format: str = "html"
     """html, or md: text and tables without plots."""
-    table: str = ""
+    table: Literal["", "glue"] = ""
     """glue: instead of a report, a Markdown table of GLUE scores beside published models, printed or written to
     --out."""
     text: bool = True
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     if not options.runs:
         raise UserError("No run folder is given.", "Put it first: daybreak report RUN --out report.html.")
     if options.table:
-        written = glue_scores(options.runs, options.table, options.out)
+        written = glue_scores(options.runs, options.out)
         print(written if options.out is None else options.out)
         return
     out = options.out or options.runs[0] / f"report.{options.format}"
@@ -107,10 +106,8 @@ def report(
     return out
 
 
-def glue_scores(runs: Sequence[Path], table: str = TABLES[0], out: Path | None = None) -> str:
+def glue_scores(runs: Sequence[Path], out: Path | None = None) -> str:
     """Return, and write, a Markdown table of GLUE dev scores, with a row for each model of the runs or published."""
-    if table not in TABLES:
-        raise UserError(f"'{table}' is not a table.", f"Choose {' or '.join(TABLES)}.")
     if out is not None and out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out glue.md`.")
     read = with_unique_labels([read_folder(path) for path in dict.fromkeys(runs)])

@@ -453,7 +453,7 @@ class FineTuning:
                     most_seeds=count,
                 )
             except TooLate as late:
-                say(f"{late.sentence} Fine-tuning stops after {count - 1} of {most} seeds.")
+                say(f"{late.sentence} {count - 1} of {most} seeds are complete.")
                 return
 
 
@@ -554,6 +554,6 @@ def _show_examples(folder: RunFolder) -> None:
             f"{word} {probability:.0%}"
             for word, probability in zip(example.guesses, example.probabilities, strict=True)
         )
-        mark = "=" if example.guesses[0] == example.answer else " "
+        right = " (correct)" if example.guesses[0] == example.answer else ""
         say(hanging("  ", example.text))
-        say(hanging(f"   {mark} ", f"answer: {example.answer}   predictions: {guesses}"))
+        say(hanging("     ", f"answer: {example.answer}   predictions: {guesses}{right}"))

@@ -102,7 +102,7 @@ def _tiles(report: CorpusReport, manifest: Manifest) -> list[tuple[str, str, str
         (_lost(read, report.documents), "of the documents removed", f"of {count(read)} read"),
     ]
     if math.isfinite(report.seconds):
-        found.append((duration(report.seconds), "to prepare", f"the text was read {2 + max(0, passes)} times"))
+        found.append((duration(report.seconds), "to prepare", f"in {2 + max(0, passes)} passes over the text"))
     return found
 
 

@@ -113,9 +113,10 @@ def _task_sentence(pairs: Sequence[TaskPair]) -> str:
             return "With one seed per task the spread is unknown, so the effect of pretraining is not shown."
         better, worse = _changed(known)
         seeds = " with two seeds or more" if len(known) < len(compared) else ""
+        others = "; the others show no difference" if better + worse < len(known) else ""
         return (
             f"Of {many(len(known), _thing(known))}{seeds} pretraining helps on {better} and harms on {worse} by more "
-            "than the spread over seeds; the others show no difference."
+            f"than the spread over seeds{others}."
         )
     only = compared[0]
     assert only.pretrained and only.untrained
