@@ -21,6 +21,7 @@ from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.exporting.hub import MODEL_FILES, PINNED, dataset_folder, local_folder, push_to_hub
 from daybreak.exporting.parity import REFUSED
 from daybreak.models.crammed import AUTO_MAP, MODELLING_FILES
+from daybreak.models.importing import read_weights
 from daybreak.schemas.run import Manifest
 
 
@@ -313,6 +314,8 @@ def test_a_tokenizer_of_the_first_releases_comes_from_the_hub(
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "vocab.txt"]
     made = Existing(folder=str(folder)).make([], tmp_path / "tokenizer")
     assert made.encode("cells", add_special_tokens=False).tokens == tokens[-2:]
+    with pytest.raises(UserError, match=r"holds no model.safetensors\. .*pytorch_model.bin, a pickle, are not read"):
+        read_weights(folder)
 
 
 def test_a_model_that_is_nowhere_is_one_sentence(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,8 +261,23 @@ def test_a_check_that_does_not_work_refuses_too(
 ) -> None:
     given = export("modern")
     monkeypatch.setattr(f"daybreak.exporting.parity.{name}", value)
+    monkeypatch.setattr("daybreak.exporting.parity.SLOWEST", 1e30)
     found = given.judged()
     assert not found.passed and said in (found.failure or "") and (given.folder / REFUSED).exists()
+
+
+def test_a_large_model_has_more_time(export: Callable[[str], Export], monkeypatch: pytest.MonkeyPatch) -> None:
+    given, timeouts = export("modern"), []
+
+    def checked(*_: object, timeout: float, **__: object) -> subprocess.CompletedProcess[str]:
+        timeouts.append(timeout)
+        return subprocess.CompletedProcess([], 1, "", "no message")
+
+    monkeypatch.setattr("daybreak.exporting.parity.SLOWEST", 1.0)
+    monkeypatch.setattr("daybreak.exporting.parity.subprocess.run", checked)
+    given.judged()
+    masked = given.validation.cases()[0]
+    assert timeouts == [2 * given.model.parameter_count() * masked.numel()]
 
 
 @pytest.mark.parametrize("kind", ["modern", "bert"])

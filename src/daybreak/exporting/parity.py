@@ -30,6 +30,8 @@ PROBE_ROWS = 4
 PADDING = 7
 """Padding tokens of the padded case."""
 TIMEOUT_SECONDS = 600
+SLOWEST = 1e10
+"""Operations a second of the slowest processor that the check waits for, if TIMEOUT_SECONDS are not enough."""
 
 
 def check_parity(
@@ -55,7 +57,9 @@ def check_parity(
     with tempfile.TemporaryDirectory() as scratch:
         found = _unknown_code(folder, shape)
         if found is None:
-            save_file(_cases(model, shape, validation), Path(scratch) / "cases.safetensors")
+            cases = _cases(model, shape, validation)
+            save_file(cases, Path(scratch) / "cases.safetensors")
+            operations = 2 * model.parameter_count() * cases["masked"].numel()
             facts = {
                 "accuracy": accuracy,
                 "length": length,
@@ -64,7 +68,7 @@ def check_parity(
                 "code": bool(shape.modelling_files()),
             }
             (Path(scratch) / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-            found = _run_check(folder, Path(scratch))
+            found = _run_check(folder, Path(scratch), max(TIMEOUT_SECONDS, operations / SLOWEST))
     parity = from_dict(Parity, {**found, "seconds": round(time.monotonic() - start, 2)})
     mark = folder / REFUSED
     if parity.passed:
@@ -124,14 +128,14 @@ def _unknown_code(folder: Path, shape: EncoderConfig) -> dict[str, Any] | None:
     return None
 
 
-def _run_check(folder: Path, scratch: Path) -> dict[str, Any]:
+def _run_check(folder: Path, scratch: Path, timeout: float) -> dict[str, Any]:
     script = Path(__file__).with_name("parity_check.py")
     # -I: without PYTHONPATH and current folder, so that Daybreak cannot be imported.
     command = [sys.executable, "-I", str(script), str(folder.resolve()), str(scratch)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
-        return _failed(f"the check did not end within {TIMEOUT_SECONDS} seconds")
+        return _failed(f"the check did not end within {timeout:.0f} seconds")
     result = scratch / "parity.json"
     if done.returncode != 0 or not result.exists():
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

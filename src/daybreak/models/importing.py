@@ -109,7 +109,10 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         if not (folder / INDEX).is_file():
             refuse_pickle(folder)
     if not files:
-        raise UserError(f"'{folder}' holds no {WEIGHTS}.", "Name the folder of a saved Hugging Face model.")
+        raise UserError(
+            f"'{folder}' holds no {WEIGHTS}.",
+            "Name the folder of a saved Hugging Face model; weights in pytorch_model.bin, a pickle, are not read.",
+        )
     weights: dict[str, Tensor] = {}
     for name in files:
         try:

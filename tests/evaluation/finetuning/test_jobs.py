@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from small_tasks import evaluation_of
 
 from daybreak.core.files import read_json, write_json
@@ -204,10 +205,21 @@ def test_a_cell_whose_model_is_wanted_has_it_beside_it(model: Path, task: Task) 
     assert kept.finished() is not None
 
 
-def test_a_job_repeated_for_its_model_has_the_scores_of_the_cell(model: Path, task: Task) -> None:
+def test_a_job_repeated_for_its_model_has_the_scores_of_the_cell(
+    model: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another machine may compute other scores, which stand in no cell."""
     job = job_of(model, task)
     run_job(job)
     other = {name: 0.125 for name in read_json(job.file)["scores"]}
     write_json(job.file, {**read_json(job.file), "scores": other})
     assert run_job(job.keeping_model()).scores == other == read_json(job.file)["scores"]
+    job.file.unlink()
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("daybreak.evaluation.finetuning.jobs.save_classifier", full)
+    with pytest.raises(SafetensorError):
+        run_job(job.keeping_model())
+    assert job.finished() is not None  # only the model has to be made again

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 from needs import needs
+from safetensors import SafetensorError
 
 from daybreak.core import process
 from daybreak.core.errors import Interrupted, UserError
@@ -82,6 +83,10 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
             "The machine has no memory left for a batch of 16.",
         ),
         (OSError(errno.ENOSPC, "No space left on device"), "Cannot write '{file}': no space left on device."),
+        (
+            SafetensorError("No space left on device"),
+            "The fine-tuned model of '{file}' cannot be written (No space left on device).",
+        ),
     ],
 )
 @pytest.mark.usefixtures("threads")

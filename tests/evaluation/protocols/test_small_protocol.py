@@ -155,22 +155,33 @@ def test_soft_targets_are_made_once_for_all_models_of_the_same_rows(
     assert scores(overwrite=True) == first and len(made) == 2
 
 
-def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol) -> Any:
+def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, filler: int | None = None) -> Any:
     model = build_classifier(folder, CLASSIFICATION, ("a", "b"), 1, False, "segments")
     padding = Padding.of(load_tokenizer(folder))
+    if filler is not None:
+        padding = dataclasses.replace(padding, values={**padding.values, "input_ids": filler})
     fine_tune(model, CLASSIFICATION, padding, rows, protocol, Setting(12, 1e-3, 2), 1, quiet)
     return model
 
 
+@pytest.mark.parametrize(("crammed", "filler"), [(False, None), (True, None), (True, -1)])
 def test_only_the_used_rows_of_the_table_train_and_the_result_is_that_of_all(
-    encoder: Path, monkeypatch: pytest.MonkeyPatch
+    crammed: bool,
+    filler: int | None,
+    encoder: Path,
+    write_crammed: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows, protocol = sample(encoder), dataclasses.replace(SMALL, weight_decay=0.3)
+    """Also if the padding is the last token of the vocabulary, and if other weights come before the table."""
+    folder = write_crammed(tmp_path / "crammed") if crammed else encoder
+    rows, protocol = sample(folder), dataclasses.replace(SMALL, weight_decay=0.3)
     monkeypatch.setattr(fast_training, "precisions", lambda device: ("float32",))
-    before = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments").state_dict()
-    plain = fine_tuned(encoder, rows, dataclasses.replace(protocol, precision="float32")).state_dict()
+    before = build_classifier(folder, CLASSIFICATION, ("a", "b"), 1, False, "segments").state_dict()
+    filler = filler and len(load_tokenizer(folder)) + filler
+    plain = fine_tuned(folder, rows, dataclasses.replace(protocol, precision="float32"), filler).state_dict()
     monkeypatch.setattr(finetune.UsedRows, "restore", checked_restore)
-    shrunk = fine_tuned(encoder, rows, protocol).state_dict()
+    shrunk = fine_tuned(folder, rows, protocol, filler).state_dict()
     for name, tensor in plain.items():
         torch.testing.assert_close(shrunk[name], tensor, rtol=2e-4, atol=2e-6)
         assert not torch.equal(tensor, before[name]), f"{name} has learned, or decayed"

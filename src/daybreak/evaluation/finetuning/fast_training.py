@@ -15,7 +15,7 @@ from torch import nn
 
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.protocols.protocol import Protocol
-from daybreak.evaluation.tasks.batches import EncodedRows
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.training.hardware.probe import precisions
 
@@ -76,22 +76,28 @@ def shrinks(model: Any, protocol: Protocol) -> bool:
 
 
 class UsedRows:
-    """Reduce the embedding table of a model to the tokens of the training samples.
+    """Reduce the embedding table of a model to the tokens of the training samples and the padding.
 
     AdamW only decays the other rows, whose gradients are zero. ``restore`` puts the whole table back and applies that
     decay, so the result equals training the whole table, up to the order of sums.
     """
 
-    def __init__(self, model: Any, rows: EncodedRows):
+    def __init__(self, model: Any, rows: EncodedRows, padding: Padding):
         self._table: nn.Embedding = getattr(model, model.base_model_prefix).get_input_embeddings()
         self._whole = self._table.weight.detach()
-        present = {token for ids in rows.features["input_ids"] for token in ids}
+        filler = padding.values["input_ids"]
+        present = {filler, *(token for ids in rows.features["input_ids"] for token in ids)}
         # Ids up to the padding id stay unchanged: some encoders derive positions from it.
         self._kept = sorted(present | set(range((self._table.padding_idx or 0) + 1)))
         place = {token: number for number, token in enumerate(self._kept)}
         ids = [[place[token] for token in ids] for ids in rows.features["input_ids"]]
         self.rows = replace(rows, features={**rows.features, "input_ids": ids})
+        self.padding = replace(padding, values={**padding.values, "input_ids": place[filler]})
         self._table.weight = nn.Parameter(self._whole[self._kept].clone())
+
+    def group(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return the group of the optimizer that trains the table."""
+        return next(group for group in optimizer.param_groups if any(w is self._table.weight for w in group["params"]))
 
     def restore(self, decay: float) -> None:
         """Put the whole table back.

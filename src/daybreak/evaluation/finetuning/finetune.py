@@ -149,10 +149,11 @@ def fine_tune(
         The mean loss of the last epoch; not finite if training diverged.
     """
     fast = compute_precision(model, kind, protocol) == "bfloat16" and choose_device().type == "cpu"
-    few = UsedRows(model, rows) if protocol.precision == "fast" and shrinks(model, protocol) else None
+    few = UsedRows(model, rows, padding) if protocol.precision == "fast" and shrinks(model, protocol) else None
+    rows, padding = (few.rows, few.padding) if few else (rows, padding)
     if fast:
         padding = replace(padding, multiple=LENGTH_MULTIPLE, most=max(rows.lengths))
-    batches = Batches(model, kind, padding, few.rows if few else rows)
+    batches = Batches(model, kind, padding, rows)
     if protocol.dropout is not None:
         set_dropout(model, protocol.dropout)
     model.train()
@@ -161,6 +162,7 @@ def fine_tune(
     layer_decay = protocol.layer_decay_at(model.config.hidden_size)
     groups = parameter_groups(model, protocol.decay_of(setting), layer_decay)
     optimizer = torch.optim.AdamW(groups, lr=setting.rate, betas=protocol.betas, eps=protocol.eps, fused=True)
+    table = few.group(optimizer) if few else None
     computing = WorkingCopy(model) if fast else Direct(model)
     precision = autocast(batches.device, kind)
     generator = torch.Generator().manual_seed(seed)
@@ -174,7 +176,8 @@ def fine_tune(
             rate = setting.rate * rate_fraction(step, steps, warmup, protocol.shape)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["scale"]
-            decay *= 1.0 - optimizer.param_groups[0]["lr"] * optimizer.param_groups[0]["weight_decay"]
+            if table:
+                decay *= 1.0 - table["lr"] * table["weight_decay"]
             inputs = batches.inputs(indices)
             with precision:
                 outputs = computing.model(**inputs)

@@ -223,13 +223,13 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
         precision=precision,
         seconds=time.monotonic() - started,
     )
-    if job.keep is not None:
+    kept = replace(job, keep=None).finished()  # repeated only to save its model: results refer to the file on disk
+    if kept is None:
+        job.file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(job.file, json.dumps(to_dict(run), separators=(",", ":")) + "\n")
+    if job.keep is not None:  # last: if it fails, the run is not lost
         save_classifier(model, job.folder, job.keep, length=rows.length, most_train_rows=job.protocol.train_rows)
-    if (kept := replace(job, keep=None).finished()) is not None:
-        return kept  # repeated only to save its model: results refer to the file on disk
-    job.file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(job.file, json.dumps(to_dict(run), separators=(",", ":")) + "\n")
-    return run
+    return kept or run
 
 
 def part_scores(kind: Kind, scored_rows: Mapping[str, np.ndarray], labels: Sequence[str]) -> dict[str, float]:

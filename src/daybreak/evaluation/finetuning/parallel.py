@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from daybreak.core.errors import Interrupted, UserError, reason
 from daybreak.core.process import end_with, machine_memory, usable_cores
@@ -154,8 +155,8 @@ def _run_in_parallel(jobs: Sequence[FinetuningJob], workers: int, backend: str, 
         outcomes = parallel(joblib.delayed(_outcome)(job) for job in jobs)
         try:
             for number, outcome in enumerate(outcomes, start=1):
-                if not isinstance(outcome, FinetuningRun):
-                    raise UserError(*outcome)
+                if isinstance(outcome, UserError):
+                    raise outcome
                 work.show(number / len(jobs), f"{number}/{len(jobs)} fine-tunings, {workers} at a time")
                 yield outcome
         finally:
@@ -165,13 +166,13 @@ def _run_in_parallel(jobs: Sequence[FinetuningJob], workers: int, backend: str, 
                     outcomes.close()
 
 
-def _outcome(job: FinetuningJob) -> FinetuningRun | tuple[str, str]:
-    """Return the run, or the sentence and remedy of a UserError, which cannot be pickled."""
+def _outcome(job: FinetuningJob) -> FinetuningRun | UserError:
+    """Return the run, or the UserError instead of raising it: backends wrap what is raised, each in its own way."""
     try:
         with resource_errors(job):
             return run_job(job)
     except UserError as error:
-        return error.sentence, error.remedy
+        return error
 
 
 @contextmanager
@@ -186,6 +187,11 @@ def resource_errors(job: FinetuningJob) -> Iterator[None]:
         raise UserError(
             f"The {place} has no memory left for a batch of {job.setting.batch}.",
             f"Use another {place} or a smaller model; the batch size is part of the protocol.",
+        ) from None
+    except SafetensorError as error:
+        raise UserError(
+            f"The fine-tuned model of '{job.file}' cannot be written ({reason(error)}).",
+            "Free some disk space, then run the same command again.",
         ) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

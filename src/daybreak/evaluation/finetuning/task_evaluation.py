@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from daybreak.core.errors import TooLate
-from daybreak.core.files import replace_folder
 from daybreak.core.terminal import duration, working
 from daybreak.evaluation.baselines.bag_of_words import bag_of_words
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
@@ -38,6 +37,7 @@ from daybreak.evaluation.finetuning.parallel import resource_errors, run_jobs
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.kinds import kind_of, task_type
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.exporting.hugging_face import copy_model_folder
 from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
 
 
@@ -361,9 +361,7 @@ def keep_model(evaluation: TaskEvaluation, result: TaskResult, target: Path) -> 
     with working(f"{result.task}, model to keep") as work, resource_errors(job):
         run_job(job, lambda fraction, loss: work.show(fraction, f"loss {loss:.3f}"))
     assert job.keep is not None
-    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    shutil.copytree(job.keep, staged)
-    replace_folder(staged, target)
+    copy_model_folder(job.keep, target)
     if not evaluation.is_start:
         # Hidden first, because a folder whose removal was killed would be taken for the whole model.
         removed = job.keep.with_name(f".{job.keep.name}.old")

@@ -143,13 +143,12 @@ def document_texts(
     Unknown characters are left out. ``tokenizer`` is one of ``tokenizers`` or of transformers.
     """
     starts, ends = document_bounds(stream, document_ends)
-    fewest = PASSAGE_WORDS + GAP_WORDS + QUERY_WORDS  # a word has a token or more
     return [
         tokenizer.decode(
             [int(i) for i in stream[start:end] if i not in (special.cls, special.sep)], skip_special_tokens=True
         )
         for start, end in zip(starts, ends, strict=True)
-        if end - start > fewest
+        if end - start > PAIR_WORDS  # a word has a token or more
     ]
 
 
