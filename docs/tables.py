@@ -158,8 +158,8 @@ def losses(summary: Mapping[str, Any]) -> dict[str, str]:
     return {
         "held-out loss": f"{final['loss']:.3f}",
         "masked accuracy, %": f"{100 * final['accuracy']:.1f}",
-        "loss on masked words, without a copy": f"{context['alone']:.2f}",
-        "loss on masked words, with a copy": f"{context['copy']:.2f}",
+        "loss on masked tokens, without a copy": f"{context['alone']:.2f}",
+        "loss on masked tokens, with a copy": f"{context['copy']:.2f}",
     }
 
 
@@ -202,6 +202,19 @@ def gpu() -> str:
             ["the same: averaged with the bag of words", both(result)],
         ]
     return table(["`base`, six minutes of one H100", f"[record](../records/{GPU}.json)"], rows)
+
+
+def gpu_text() -> str:
+    """How much text some budgets read on the recorded GPU, once and four times."""
+    run = read(f"{GPU}.json")["stages"]["flagship"]
+    data, speed = run["data"], run["summary"]["tokens_per_second"]
+    characters = data["characters"] / (data["train"]["tokens"] + data["heldout"]["tokens"])
+    rows = []
+    for hours in (1, 8, 24):
+        tokens = speed * hours * 3600
+        once = tokens * characters / 1e9
+        rows.append([f"{hours} h", f"{tokens / 1e9:.1f}", f"{once:.0f}", f"{once / 4:.0f}"])
+    return table(["time", "tokens, billions", "GB of English text, read once", "GB of text, read four times"], rows)
 
 
 def speed() -> str:
