@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 
@@ -11,6 +12,8 @@ import numpy as np
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]+")
 _SPACES = re.compile(r"[^\S\n ][^\S\n]*| [^\S\n]+")
 _LINE_EDGES = re.compile(r" ?\n ?")
+_HUGE_REFERENCE = re.compile(r"&#[0-9]{8,}+;?")
+"""A reference that names no character; Python refuses to convert thousands of its digits."""
 PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
 """ASCII that clean text may contain."""
 LONG = 1000
@@ -30,6 +33,11 @@ def clean(text: str) -> str:
     if " \n" in text or "\n " in text:
         text = _LINE_EDGES.sub("\n", text)
     return unicodedata.normalize("NFC", text.strip())
+
+
+def unescape(text: str) -> str:
+    """Return HTML text with its character references decoded."""
+    return html.unescape(_HUGE_REFERENCE.sub("", text))
 
 
 def _is_clean(text: str) -> bool:

@@ -11,12 +11,11 @@ broken markup (CVE-2025-6069). Memory: a page of at most LARGEST_PAGE and its pa
 from __future__ import annotations
 
 import codecs
-import html
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.cleaning import clean, unescape
 from daybreak.data.readers.file_range import BAD_FRACTION, FEW_BAD, FileRange
 from daybreak.data.readers.inputs import open_file
 
@@ -56,7 +55,6 @@ _HIDDEN = re.compile(
     |style\s*+=\s*+["'][^"']*?display\s*+:\s*+none)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_HUGE_REFERENCE = re.compile(r"&#[0-9]{8,}+;?")
 _NAMED = re.compile(
     rb"""<(?:meta[^>]*?charset|\?xml[^>]*?encoding)\s*+=\s*+["']?\s*+([A-Za-z0-9._:-]+)""", re.IGNORECASE
 )
@@ -163,7 +161,7 @@ def _tag_end(page: str, place: int) -> int:
 
 
 def _line(text: str) -> str:
-    return " ".join(html.unescape(_HUGE_REFERENCE.sub("", text)).split())
+    return " ".join(unescape(text).split())
 
 
 class _Prose:

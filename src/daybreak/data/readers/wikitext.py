@@ -11,10 +11,11 @@ ends at the beginning of a line.
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter
 from collections.abc import Collection
+
+from daybreak.data.readers.cleaning import unescape
 
 _OPAQUE = """nowiki pre ref math chem ce gallery timeline score syntaxhighlight source imagemap hiero graph mapframe
     maplink templatestyles inputbox references indicator section categorytree charinsert templatedata""".split()
@@ -41,7 +42,6 @@ _QUOTES = re.compile("''+")
 _EMPTY = re.compile(r"[(\uff08][\s,;:/\uff0c\uff1b]*+[)\uff09]")
 _BEGUN = re.compile(r"([(\uff08])[\s,;:/\uff0c\uff1b]++")
 _BEFORE_MARK = re.compile(r" (?=[,.;:)](?: |$))")
-_HUGE_REFERENCE = re.compile(r"&#[0-9]{8,}+;?")
 _LEFTOVER = re.compile(r"\{\{++|\}\}++|\[\[++|\]\]++|<(?=/?ref)", re.IGNORECASE)
 _NO_PROSE = re.compile(r"[*#:;|=]|\{\||!(?=[ !])|----")
 _DISAMBIGUATION = frozenset(
@@ -94,7 +94,7 @@ def passages(text: str, hidden: Collection[str] = ("file", "image", "category"))
 
 def _prose(paragraph: str) -> str:
     """Decode entities and close the gaps of removed templates; return "" without a letter or digit."""
-    text = html.unescape(_HUGE_REFERENCE.sub("", paragraph))
+    text = unescape(paragraph)
     text = _LEFTOVER.sub(" ", text)
     text = _BEGUN.sub(r"\1", _EMPTY.sub("", text))
     text = _BEFORE_MARK.sub("", " ".join(text.split()))
