@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -24,6 +25,21 @@ from daybreak.schemas.tasks import TaskResult
 
 WriteTask = Callable[..., Path]
 ROWS = [("sun", "a"), ("rain", "b")] * 20
+
+
+def test_a_full_disk_at_the_last_copy_of_a_model_keeps_the_fine_tuning(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise shutil.Error([("a", "b", "No space left on device")])
+
+    asked: dict[str, Any] = {"seeds": 1, "out": tmp_path / "out", "save": tmp_path / "kept", "rows": 20, "epochs": 1}
+    with monkeypatch.context() as disk, pytest.raises(UserError, match=r"kept' \(not all files could be copied\)"):
+        disk.setattr("shutil.copytree", full)
+        evaluate(encoder, [str(weather)], **asked)
+    assert not list(tmp_path.glob("*kept*"))
+    evaluate(encoder, [str(weather)], **asked)
+    assert (tmp_path / "kept" / "model.safetensors").is_file() and "were finished" in capsys.readouterr().out
 
 
 def test_a_separable_task_is_learned_recorded_and_saved_as_a_stock_model(

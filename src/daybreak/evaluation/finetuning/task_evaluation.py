@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from daybreak.core.errors import TooLate
+from daybreak.core.errors import TooLate, UserError, reason
+from daybreak.core.files import replace_folder
 from daybreak.core.terminal import duration, working
 from daybreak.evaluation.baselines.bag_of_words import bag_of_words
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
@@ -37,7 +38,6 @@ from daybreak.evaluation.finetuning.parallel import resource_errors, run_jobs
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.kinds import kind_of, task_type
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
-from daybreak.exporting.hugging_face import copy_model_folder
 from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
 
 
@@ -361,7 +361,17 @@ def keep_model(evaluation: TaskEvaluation, result: TaskResult, target: Path) -> 
     with working(f"{result.task}, model to keep") as work, resource_errors(job):
         run_job(job, lambda fraction, loss: work.show(fraction, f"loss {loss:.3f}"))
     assert job.keep is not None
-    copy_model_folder(job.keep, target)
+    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        shutil.copytree(job.keep, staged)
+        replace_folder(staged, target)
+    except OSError as error:
+        shutil.rmtree(staged, ignore_errors=True)
+        why = "not all files could be copied" if isinstance(error, shutil.Error) else error.strerror or reason(error)
+        raise UserError(
+            f"The model cannot be written to '{target}' ({why}).",
+            "Free disk space or correct the permissions, then repeat the command.",
+        ) from None
     if not evaluation.is_start:
         # Hidden first, because a folder whose removal was killed would be taken for the whole model.
         removed = job.keep.with_name(f".{job.keep.name}.old")
