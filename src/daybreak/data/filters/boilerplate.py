@@ -20,7 +20,7 @@ DISTINCTIVE = (
     "distributed proofread",
     "this ebook is for the use of anyone",
     "digitized by",
-    "digitized by",
+    "digitised by",
     "google book search",
     "internet archive",
     "hathitrust",
