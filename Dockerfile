@@ -1,6 +1,6 @@
 # Daybreak on a machine with an NVIDIA GPU:
 #   docker build -t daybreak .
-#   docker run --gpus all -v "$PWD/runs:/runs" -v "$HOME/.cache/daybreak:/root/.cache/daybreak" daybreak \
+#   docker run --gpus all -v "$PWD/runs:/runs" -v "$HOME/.cache:/cache" -e XDG_CACHE_HOME=/cache daybreak \
 #     run base --corpus /runs/texts --budget 8h --out /runs/mine
 # Runs and the cache (compiled code, the fastest microbatch) stay outside: the same command resumes in a new container.
 FROM python:3.12-slim
