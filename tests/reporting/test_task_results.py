@@ -159,7 +159,7 @@ def test_report_prints_and_writes_the_glue_table(tmp_path, capsys, refused):
     (tmp_path / "empty").mkdir()
     write_json(RunFolder(tmp_path / "empty").results, [])
     assert "has a result of a whole GLUE task" in refused("report", tmp_path / "empty", "--table", "glue")
-    assert "'squad' is not a table" in refused("report", tmp_path / "mini", "--table", "squad")
+    assert "Invalid choice" in refused("report", tmp_path / "mini", "--table", "squad")
 
 
 # ---------------------------------------------------------------- paired comparisons
