@@ -16,6 +16,7 @@ import pytest
 import torch
 from benchmark_scripts import FOLDER, LENGTH, SHAPE, VOCABULARY, beside, script
 from needs import takes_long
+from rendezvous import wait_for
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -277,8 +278,8 @@ for one in both:
     one.wait()
 """
     going = kills.Start([sys.executable, "-c", parent], tmp_path / "log", RunFolder(tmp_path), 2)
-    while len(ranks := going.ranks()) < 2:
-        pass
+    wait_for(lambda: len(going.ranks()) == 2, going.process)
+    ranks = going.ranks()
 
     class Chance(random.Random):
         def random(self) -> float:

@@ -80,9 +80,10 @@ def test_the_plan_is_written_and_printed(
     said = capsys.readouterr().out
     for words in ("Chosen: ", "Cost: 0.60", "Twice the time", "Disk", f"--data {data} --budget 30m", "H100"):
         assert words in said
-    text = made.candidates[0]
-    assert f"the run takes {text.tokens / made.text_tokens:.0f} epochs" in said or made.chosen != text.recipe
-    assert 0 < text.training_seconds < 1800 - 8 and text.tokens == text.tokens_per_second * text.training_seconds
+    (chosen,) = [one for one in made.candidates if one.recipe == made.chosen]
+    assert f"run reads the text {chosen.tokens / made.text_tokens:.0f} times; beyond about 4 times" in said
+    for one in made.candidates:
+        assert 0 < one.training_seconds < 1800 - 8 and one.tokens == one.tokens_per_second * one.training_seconds
 
 
 def test_the_next_command_names_a_recipe_by_its_file(

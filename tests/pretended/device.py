@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -30,12 +31,14 @@ def _load_guard() -> None:
     found = importlib.util.find_spec("torch")
     assert found is not None and found.submodule_search_locations
     torch_folder = Path(found.submodule_search_locations[0])
-    library = Path(tempfile.gettempdir()) / f"pretended-cuda-torch-{importlib.metadata.version('torch')}.so"
+    source, torch_version = HERE / "guard.cpp", importlib.metadata.version("torch")
+    name = f"pretended-cuda-{os.getuid()}-{torch_version}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
+    library = Path(tempfile.gettempdir()) / name
     if not library.exists():
         made = library.with_suffix(f".{os.getpid()}")  # other processes may compile it, too
         include = torch_folder / "include"
         subprocess.run(
-            ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", str(HERE / "guard.cpp"), "-o", str(made)]
+            ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", str(source), "-o", str(made)]
             + [f"-I{include}", f"-I{include}/torch/csrc/api/include"]
             + [f"-L{torch_folder}/lib", "-lc10", "-ltorch_cpu"],
             check=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rendezvous import end_rank, run_ranks
 from toy_run import LENGTH, ROWS, Neighbours, Watch, assert_near, descending, equal, newest, take, training, weights
 
-from daybreak.core import world as worlds
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.run_folder import RunFolder
@@ -73,27 +70,6 @@ def test_large_gradients_are_clipped_and_small_ones_are_not(tmp_path: Path, clip
     moved = torch.cat([(b - a).reshape(-1) for b, a in zip(before, weights(made))]).norm().item()
     assert moved == pytest.approx(clip if factor else norm, rel=2e-3)
     assert norm > 1e-2
-
-
-def one_rank(folder: Path) -> None:
-    """What each of two processes does; torchrun's variables say which it is."""
-    world = worlds.start()
-    try:
-        made = training(folder, world=world, microbatch=3)
-        done = fit(made, checkpoint.START)
-        torch.save((done.targets, weights(made)), folder / f"rank-{world.rank}.pt")
-    finally:
-        worlds.stop(world)
-
-
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    run_ranks(2, __file__, tmp_path)
-    made = training(tmp_path)
-    done = fit(made, checkpoint.START)
-    ranks = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1)]
-    assert ranks[0][0] == ranks[1][0] == done.targets
-    assert all(torch.equal(a, b) for a, b in zip(ranks[0][1], ranks[1][1]))
-    assert_near(ranks[0][1], weights(made), 1e-5)
 
 
 def test_the_learning_rate_follows_the_schedule(tmp_path: Path) -> None:
@@ -228,8 +204,3 @@ def test_the_reserve_of_the_start_holds_until_a_checkpoint_is_written(tmp_path: 
     made.clock.keep_back(7.0)
     fit(made, checkpoint.START)
     assert made.clock.reserve == 7.0
-
-
-if __name__ == "__main__":
-    one_rank(Path(sys.argv[1]))
-    end_rank()

@@ -128,7 +128,11 @@ def test_what_is_no_prose_is_dropped(text: str) -> None:
     assert prose(text) == []
 
 
-@given(st.text(alphabet="ab .:\n`*-_>|()[]<>\\=~#1\t", max_size=200))
+WORDS = "open the file and return it in a place of the user to which he is sent".split()
+MARKS = [*"`it` *now* here. ``x``, :class:`Path` | - <b> `".split(), "\n", "\n\n", "\n    ", "\t"]
+
+
+@given(st.lists(st.sampled_from(WORDS * 2 + MARKS), min_size=8, max_size=40).map(" ".join))
 def test_any_text_gives_clean_lines(text: str) -> None:
     for paragraph in prose(text):
         assert paragraph == " ".join(paragraph.split()) and len(paragraph.split()) >= 5 and "`" not in paragraph
