@@ -77,6 +77,12 @@ def test_each_public_function_takes_paths_as_strings(name: str) -> None:
         assert "Path" not in parameter.annotation or "str" in parameter.annotation, parameter
 
 
+def test_each_test_that_a_page_names_exists() -> None:
+    named = set(re.findall(r"(tests/[\w/]+\.py)::(\w+)", "".join(TEXTS.values())))
+    lost = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text("utf-8")]
+    assert lost == [] and len(named) > 100
+
+
 def test_every_source_file_that_the_architecture_names_exists() -> None:
     files = [path for folder in ("src/daybreak", "docs", "tests") for path in (ROOT / folder).rglob("*.py")]
     known = [f"/{path.relative_to(ROOT).as_posix()}" for path in files]
