@@ -9,7 +9,7 @@ FROM python:3.12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/daybreak
-COPY constraints.txt pyproject.toml README.md ./
+COPY constraints.txt pyproject.toml README.md LICENSE ./
 # torch first and by itself: for Linux its wheel on PyPI is the one with CUDA, and brings the CUDA libraries along.
 RUN pip install --no-cache-dir -c constraints.txt torch
 COPY src src

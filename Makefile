@@ -16,6 +16,12 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PINS := $(VENV)/constraints.txt
+# An environment that was made with SYSTEM_TORCH=1 stays so, also when constraints.txt has changed.
+ifeq ($(origin SYSTEM_TORCH),undefined)
+ifneq ($(wildcard $(PINS)),)
+SYSTEM_TORCH := $(if $(shell grep '^torch==' $(PINS)),,1)
+endif
+endif
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c $(PINS)
 
 # The first of these that really runs and is new enough; a name on the path may be an empty shim.
@@ -42,7 +48,7 @@ check: $(VENV)/.installed-check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-run
+bench: $(VENV)/.installed-test
 	@found=; for script in benchmarks/*.py; do \
 		[ -e "$$script" ] || continue; \
 		found=1; echo "== $$script --short"; $(BIN)/python "$$script" --short || exit; \
@@ -94,9 +100,9 @@ $(VENV)/.torch: constraints.txt
 	@'$(PYTHON)' -m venv $(if $(SYSTEM_TORCH),--system-site-packages) $(VENV) || { \
 		echo "'$(PYTHON)' cannot make a virtual environment." \
 			"Install its venv module (on Debian: apt-get install python3-venv)." >&2; exit 2; }
-ifdef SYSTEM_TORCH
-	@$(BIN)/python -c 'import torch, sys; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))' || { \
-		echo "SYSTEM_TORCH=1 needs torch 2.11 or newer in '$(PYTHON)'." \
+ifneq ($(SYSTEM_TORCH),)
+	@$(BIN)/python -c 'import torch, sys; sys.exit(not (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14))' || { \
+		echo "SYSTEM_TORCH=1 needs torch 2.11, 2.12 or 2.13 in '$(PYTHON)'." \
 			"Name a Python that has it with PYTHON=..., or leave SYSTEM_TORCH out." >&2; exit 2; }
 	@grep -vE '^(torch|setuptools)==' constraints.txt > $(PINS)  # setuptools: older torch wants an older one
 else

@@ -131,7 +131,8 @@ def main() -> None:
 
         parser = measure.parser(__doc__)
         parser.add_argument("command", nargs="?", choices=COMMANDS)
-        parser.parse_args()
+        if parser.parse_args().short:  # make bench; tests and make gpu-dry run the commands
+            return
         parser.error(f"name one of {', '.join(COMMANDS)}")
     begun = time.monotonic()
     try:

@@ -3,7 +3,7 @@
     daybreak pretrain examples/own_objective.py --data DATA --budget 15m --out runs/spans
 
 Each sequence is cut into spans of ``span`` positions with a random offset. Spans are masked until a fraction ``rate``
-of the sequence is masked. The paper draws the lengths of spans; here all spans but the last have the same length.
+of the sequence is masked. The paper draws the lengths of spans; here all but the first and the last are equally long.
 
 B sequences, L positions, K targets per sequence.
 """

@@ -32,11 +32,12 @@ class Playground:
 
     Args:
         run: run folder with an exported model.
+        data: prepared data of the run, for search; RUN/data by default.
     """
 
-    def __init__(self, run: Path):
+    def __init__(self, run: Path, data: Path | None = None):
         found = load_masked_model(run / "model")
-        self.run, self.tokenizer, self.model = run, found.tokenizer, found.model.cpu()
+        self.run, self.data, self.tokenizer, self.model = run, data, found.tokenizer, found.model.cpu()
         self._searcher: Any = None
 
     def fill_mask(self, text: str) -> list[list[Any]]:
@@ -114,7 +115,7 @@ class Playground:
     def search(self, query: str, method: str) -> list[list[Any]]:
         """Return the best passages of the run's text: score, split and document, passage."""
         if self._searcher is None:
-            self._searcher = open_search(self.run)
+            self._searcher = open_search(self.run, data=self.data)
         found = self._searcher.search(query, top=5, method=method)
         return [[round(one.score, 3), f"{one.split} {one.document}", one.text] for one in found]
 
@@ -215,6 +216,7 @@ def stop(sentence: str) -> NoReturn:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Open a local page to try the model of a run.")
     parser.add_argument("run", type=Path, help="run folder with an exported model")
+    parser.add_argument("--data", type=Path, help="prepared data of the run, for search; RUN/data by default")
     parser.add_argument("--port", type=int, default=7860, help="port of the page on this machine")
     parser.add_argument("--threads", type=int, default=2, help="threads of the model")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
@@ -227,7 +229,7 @@ def main() -> None:
         stop("The playground needs Gradio. Install it: pip install -c constraints.txt -e '.[demo]'.")
     torch.set_num_threads(max(1, options.threads))
     try:
-        page = build(Playground(options.run), gradio)
+        page = build(Playground(options.run, options.data), gradio)
     except UserError as error:
         stop(str(error))
     try:

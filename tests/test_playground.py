@@ -133,6 +133,13 @@ def test_search_is_that_of_the_library(playground: Any, run: Path) -> None:
     assert [row[2] for row in playground.search("the old sailor", "bm25")] == [result.text for result in results]
 
 
+def test_the_data_of_a_run_may_lie_elsewhere(script: SimpleNamespace, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("data", "search"))
+    elsewhere = script.Playground(tmp_path / "run", run / "data")
+    results = daybreak.search(run, "the old sailor", top=5, method="bm25")
+    assert [row[2] for row in elsewhere.search("the old sailor", "bm25")] == [result.text for result in results]
+
+
 @pytest.mark.parametrize("text", ["no mask here", "[MASK] and [MASK]", f"{'word ' * 200}[MASK]"])
 def test_a_text_needs_one_mask_that_the_model_reads(text: str, playground: Any) -> None:
     for answer in (playground.fill_mask, playground.dependence):
