@@ -411,6 +411,20 @@ def test_each_task_gets_the_seeds_of_its_protocol(monkeypatch: pytest.MonkeyPatc
     assert asked == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
+def test_what_cannot_be_is_refused_before_a_run_is_deleted_and_text_is_read(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text("{}")
+    soon = Deadline(datetime.now() + timedelta(seconds=30))
+    asked: dict[str, Any] = {"out": tmp_path, "corpus": [corpus], "overwrite": True}
+    for more, said in (
+        ({"deadline": soon}, r"Only \d+s are left until"),
+        ({"deadline": "7 o'clock"}, "is not a time"),
+        ({"general": [corpus]}, "this run continues none"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run.run("tiny", **asked, **more)
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.json"]
+
+
 def test_seeds_are_left_out_when_it_becomes_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

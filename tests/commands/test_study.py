@@ -264,6 +264,11 @@ def test_the_mean_over_tasks_is_compared_too() -> None:
 # ---------------------------------------------------------------- what is refused
 
 
+def test_a_name_is_no_variant(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="A variant is not a Variant"):
+        study(["tiny", "mini"], data=data, budget="60s", out=tmp_path / "out")  # type: ignore[list-item]
+
+
 def test_what_cannot_be_fine_tuned_ends_the_study_before_it_trains(tasks: list[str], tmp_path: Path) -> None:
     for names, more, words in (
         (["stbs"], {}, "There is no task 'stbs'"),

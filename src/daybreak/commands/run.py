@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> None:
         seeds=options.seeds,
         baselines=options.baselines,
         watching=options.watching,
-        deadline=Deadline.parse(options.deadline) if options.deadline else None,
+        deadline=options.deadline or None,
         open_report=options.open,
         startup=startup,
         procedure=procedure,
@@ -230,7 +230,7 @@ def run(
     seeds: int | None = None,
     baselines: bool = True,
     watching: Watching = Watching(),
-    deadline: Deadline | None = None,
+    deadline: Deadline | str | None = None,
     open_report: bool = False,
     startup: float = 0.0,
     procedure: Procedure | None = None,
@@ -251,6 +251,7 @@ def run(
     started, out = uptime(), Path(out)
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus, general = listed(corpus), listed(general)
+    deadline = Deadline.parse(deadline) if isinstance(deadline, str) else deadline
     names = [str(task) for task in listed(tasks)]
     folder = RunFolder(out)
     procedure = procedure or procedure_of(recipe)
@@ -265,8 +266,15 @@ def run(
         seeds=seeds,
         baselines=baselines,
     )
+    if deadline and (overwrite or not folder.recipe.exists()) and deadline.left() <= END_SECONDS:
+        raise _too_late(deadline)
     _check_arguments(recipe, fine_tuning, watching)
     general_files = _files(general)  # a missing one appears before the corpus is prepared
+    if general and not recipe.origin.init:
+        raise UserError(
+            "General text measures what a continued model forgets, and this run continues none.",
+            "Name a model with --init, or leave --general out.",
+        )
     if overwrite:
         _check_preparation(corpus, recipe, preprocessing)
         folder.delete([*_files(corpus), *general_files, *source_folders(recipe), *fine_tuning.files()])
@@ -536,9 +544,14 @@ def _budget_by(deadline: Deadline, folder: RunFolder, with_tasks: bool) -> str:
         return budget.text
     seconds = int((left - reserve) * (1.0 - (TASKS_FRACTION if with_tasks else 0.0)))
     if seconds <= 0:
-        raise UserError(f"Only {duration(left)} are left until {deadline.at:%H:%M}.", "Give a later --deadline.")
+        raise _too_late(deadline)
     say(f"{duration(left)} until {deadline.at:%H:%M}: pretraining gets a budget of {duration(seconds)}.")
     return f"{seconds}s"
+
+
+def _too_late(deadline: Deadline) -> UserError:
+    left = duration(max(0.0, deadline.left()))
+    return UserError(f"Only {left} are left until {deadline.at:%H:%M}.", "Give a later --deadline.")
 
 
 def _show_examples(folder: RunFolder) -> None:

@@ -127,10 +127,20 @@ def study(
     """
     from daybreak.pretraining.run_start import refuse_other_data
     from daybreak.studies.cell_tasks import choose_tasks
-    from daybreak.studies.experiment import cells_of, heldout_sets, named_apart, refuse_others, say_fewer_seeds, settled
+    from daybreak.studies.experiment import (
+        Variant,
+        cells_of,
+        heldout_sets,
+        named_apart,
+        refuse_others,
+        say_fewer_seeds,
+        settled,
+    )
     from daybreak.studies.paired_losses import compare_all, compare_scores
 
     data, out = Path(data), Path(out)
+    if not all(isinstance(one, Variant) for one in variants):
+        raise UserError("A variant is not a Variant.", 'Pass Variant(name="mini", recipe=load_recipe("mini")).')
     named_apart(variants)
     settings = settled(variants, budget, seeds, threads)
     heldout_sets(variants, data)

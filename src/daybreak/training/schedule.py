@@ -58,7 +58,7 @@ def check_fractions(schedule: Schedule, **fractions: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Trapezoid(Schedule):
-    """Linear up, flat, linear down to 0; the long decay follows modded-nanogpt and ModernBERT (arXiv 2412.13663).
+    """Linear up, flat, linear down to 0; the long decay follows modded-nanogpt.
 
     With ``decay`` = 1 - ``warmup`` there is no flat part. This is transformers' linear schedule; with both at 0.5 it is
     the one-cycle triangle.

@@ -79,7 +79,7 @@ class CausalThenMasked(Objective):
 
     With masked LM alone the loss can stay at the unigram baseline for minutes; a causal first stage avoids this (MLM
     against CLM, arXiv 2507.00994, section 4). All chosen positions become [MASK] (arXiv 2202.08005, table 3). The
-    mask rate falls in a few steps (arXiv 2305.15273) and is constant between them. Padding is never a target.
+    mask rate falls in a few steps (after arXiv 2305.15096) and is constant between them. Padding is never a target.
     """
 
     causal_fraction: float = 0.35
