@@ -205,20 +205,25 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     assert len(asked) == 4
 
 
+@pytest.fixture
+def ended(finished: Path, data: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run with its data, as ``daybreak run`` leaves it."""
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.copytree(data, out / "data")
+    return out
+
+
 @pytest.mark.usefixtures("on_the_cpu", "ungated")
 def test_a_model_that_failed_its_parity_check_is_not_evaluated_and_not_offered(
-    finished: Path,
+    ended: Path,
     corpus: Path,
-    data: Path,
     shape: list[str],
     task: Path,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("daybreak.commands.evaluate.evaluate", lambda *_, **__: pytest.fail("evaluated"))
-    out = Path(shutil.copytree(finished, tmp_path / "run"))
-    shutil.copytree(data, out / "data")
+    out = ended
     summary = read_json(out / "summary.json")
     summary["parity"] |= {"passed": False, "failure": "the logits differ"}
     write_json(out / "summary.json", summary)
@@ -233,9 +238,8 @@ def test_a_model_that_failed_its_parity_check_is_not_evaluated_and_not_offered(
 
 @pytest.mark.usefixtures("on_the_cpu", "ungated")
 def test_a_run_whose_text_was_moved_is_evaluated(
-    finished: Path,
+    ended: Path,
     corpus: Path,
-    data: Path,
     shape: list[str],
     task: Path,
     tmp_path: Path,
@@ -244,8 +248,7 @@ def test_a_run_whose_text_was_moved_is_evaluated(
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr("daybreak.commands.evaluate.evaluate", lambda model, tasks, **_: asked.append((model, tasks)))
-    out, moved = Path(shutil.copytree(finished, tmp_path / "run")), Path(shutil.copy(corpus, tmp_path / corpus.name))
-    shutil.copytree(data, out / "data")
+    out, moved = ended, Path(shutil.copy(corpus, tmp_path / corpus.name))
     summary = read_json(out / "summary.json")
     words = ["run", "tiny", "--corpus", moved, "--budget", "40steps", "--out", out, "--tasks", task, *shape]
     assert exit_code(*words) == 0
@@ -256,11 +259,10 @@ def test_a_run_whose_text_was_moved_is_evaluated(
 
 @pytest.mark.usefixtures("on_the_cpu", "ungated")
 def test_a_run_whose_text_was_changed_ends_as_its_refusal_says(
-    finished: Path, corpus: Path, data: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path
+    ended: Path, corpus: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    out, changed = Path(shutil.copytree(finished, tmp_path / "run")), Path(shutil.copy(corpus, tmp_path / corpus.name))
+    out, changed = ended, Path(shutil.copy(corpus, tmp_path / corpus.name))
     changed.write_text(changed.read_text().replace("bridge", "castle"))
-    shutil.copytree(data, out / "data")
     (out / "summary.json").unlink()
     said = refused("run", "tiny", "--corpus", changed, "--budget", "40steps", "--out", out, *shape)
     assert "daybreak run --overwrite deletes the run as well" in said

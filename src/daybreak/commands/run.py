@@ -307,8 +307,8 @@ def run(
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
     pretrain.pretrain(recipe, data=data, out=out, watching=watching, started=uptime() - startup)
     fine_tuning = replace(fine_tuning, protocol=fine_tuning.protocol or _protocol_for_size(folder))
-    refused = read_json(folder.summary, Summary).is_refused
-    if refused:
+    summary = read_json(folder.summary, Summary)
+    if summary.is_refused:
         fine_tuning = replace(fine_tuning, tasks=())
         say("3/4  Evaluate: nothing, because the exported model failed its parity check")
     else:
@@ -323,8 +323,8 @@ def run(
     _show_examples(folder)
     code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
     results = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
-    say(f"\n{opening(results, read_json(folder.summary, Summary).validation)}")
-    if refused:
+    say(f"\n{opening(results, summary.validation)}")
+    if summary.is_refused:
         say(f"\nThe model failed its parity check, so do not use it: {folder.model / REFUSED} says why.")
     else:
         say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
