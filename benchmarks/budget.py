@@ -92,7 +92,7 @@ def main() -> None:
     seconds = {budget: measure.budget_seconds(budget) for budget in plan}
     settings = {"recipe": chosen.recipe, "flags": chosen.flags, "plan": plan}
     found: dict[str, Any] = {**measure.record("budget", settings), "runs": []}
-    with measure.work_folder(chosen.work) as work:
+    with measure.work_folder(chosen.work, fresh=True) as work:
         data = toy.data_folder(chosen, work)
         for number, budget in enumerate(plan):
             out = work / f"budget-{number}"

@@ -368,14 +368,19 @@ def disturbed(name: str, faults: list[Fault], given: Path, place: Path, usual: E
 
     for fault in faults:
         if fault.kind == "cut":
-            damaged = damaged or cut(out, fault)
-            starts.append({"fault": asdict(fault), "cut": str(damaged[0].relative_to(out)) if damaged else ""})
+            # One file at a time is cut, because only one is kept for its restoration.
+            done = None if damaged else cut(out, fault)
+            starts.append(
+                {"fault": asdict(fault), "hit": bool(done), "cut": str(done[0].relative_to(out)) if done else ""}
+            )
+            damaged = damaged or done
             continue
         if attempt(fault).code == 2 and damaged:  # the file may be what it complains of
-            damaged = restore(damaged)
+            restore(*damaged)
+            damaged = None
     ended = attempt(None)
     if ended.code == 2 and damaged:
-        damaged = restore(damaged)
+        restore(*damaged)
         ended = attempt(None)
     if ended.code:
         findings.append(f"the last start ended with {ended.code}: {message_of(ended)}")
@@ -386,9 +391,8 @@ def disturbed(name: str, faults: list[Fault], given: Path, place: Path, usual: E
     return {"command": name, "starts": starts, "equal": not ended.code and found == expected, "findings": findings}
 
 
-def restore(damaged: tuple[Path, bytes]) -> None:
+def restore(file: Path, content: bytes) -> None:
     """Write a cut file back, as messages advise."""
-    file, content = damaged
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
 
@@ -461,9 +465,7 @@ def chaos(work: Path, runs: int, minutes: float, seed: int, commands: tuple[str,
     return {
         "runs": found,
         "seconds": round(time.monotonic() - begun, 1),
-        "faults": dict(
-            Counter(start["fault"]["kind"] for start in starts if start["fault"] and start.get("hit", True))
-        ),
+        "faults": dict(Counter(start["fault"]["kind"] for start in starts if start["fault"] and start["hit"])),
         "starts": len([start for start in starts if "code" in start]),
         "resumes": sum(bool(start.get("resumed_at")) for start in starts),
         "messages": dict(Counter(start["message"] for start in starts if start.get("code") == 2)),
@@ -487,7 +489,7 @@ def main() -> None:
         sys.exit(f"There is no command '{min(unknown)}'. Choose some of {', '.join(SUBJECTS)}.")
     settings = {name: getattr(chosen, name) for name in ("runs", "minutes", "seed", "commands")}
     found = measure.record("chaos", settings)
-    with measure.work_folder(chosen.work) as work:
+    with measure.work_folder(chosen.work, fresh=True) as work:
         found |= chaos(work, chosen.runs, chosen.minutes, chosen.seed, commands)
     measure.finish(found, chosen.out)
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(found["faults"].items()))

@@ -182,7 +182,7 @@ def main() -> None:
         chosen.budget, chosen.marks, chosen.flags = "20s", 3, chosen.flags or f"{measure.SHORT_FLAGS} --length 32"
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
-    with measure.work_folder(chosen.work) as work:
+    with measure.work_folder(chosen.work, fresh=True) as work:
         data = toy.data_folder(chosen, work)
         words = [chosen.recipe, "--data", str(data), "--budget", chosen.budget, "--seed", str(chosen.seed)]
         found = judged_run([*words, *shlex.split(chosen.flags)], work / "run", marks_of(seconds, chosen.marks))

@@ -279,7 +279,7 @@ def main() -> None:
     }
     measure.adopt_orphans()
     found, watch = measure.record("kills", settings), measure.Watch()
-    with measure.work_folder(chosen.work) as work:
+    with measure.work_folder(chosen.work, fresh=True) as work:
         found |= kill_and_verify(
             chosen.recipe, toy.data_folder(chosen, work), work,
             budget=chosen.budget, kills=chosen.kills, seed=chosen.seed, flags=chosen.flags,

@@ -369,6 +369,8 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.short:
         chosen.records = measure.ROOT / "records"
+    if (chosen.runs or chosen.again) and not chosen.data:
+        parser.error("name the text of the runs with --data")
     if chosen.runs or chosen.again or chosen.study:
         runs = (
             runs_of_study(chosen.study)

@@ -61,9 +61,15 @@ def add_run_flags(to: argparse.ArgumentParser, recipe: str = "tiny") -> None:
 
 
 @contextmanager
-def work_folder(chosen: Path | None) -> Iterator[Path]:
-    """Yield ``chosen``, created if needed, or a temporary folder."""
+def work_folder(chosen: Path | None, *, fresh: bool = False) -> Iterator[Path]:
+    """Yield ``chosen``, created if needed, or a temporary folder.
+
+    Args:
+        fresh: exit if ``chosen`` has files, for scripts that would measure the finished runs of an earlier call.
+    """
     if chosen:
+        if fresh and chosen.is_dir() and any(chosen.iterdir()):
+            sys.exit(f"'{chosen}' holds an earlier measurement. Name another folder with --work.")
         chosen.mkdir(parents=True, exist_ok=True)
         yield chosen.resolve()
         return

@@ -137,6 +137,8 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.short:
         chosen.records = measure.ROOT / "records"
+    if chosen.runs and not chosen.data:
+        parser.error("name the text of the runs with --data")
     kept = runs_in(chosen.runs, chosen.data)
     if kept:
         write_json(chosen.keep, {**measure.record("task runs", {}), "runs": kept})

@@ -222,11 +222,25 @@ def test_what_a_kill_test_prints(
     monkeypatch.setattr(kills, "kill_and_verify", lambda *_, **__: found)
     monkeypatch.setattr(kills.measure, "record", lambda *_: {})
     monkeypatch.setattr(kills.measure, "adopt_orphans", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["kills.py", "--data", str(tmp_path), "--work", str(tmp_path)])
+    work = tmp_path / "work"
+    monkeypatch.setattr(sys, "argv", ["kills.py", "--data", str(tmp_path), "--work", str(work)])
     kills.main()
     said = capsys.readouterr().out
     assert "61.00 s of running for a budget of 120s (+0.50 s not charged), 1.5 s of work lost." in said
     assert "Verified." in said and "NO  budget held" in said
+    (work / "killed").mkdir()
+    with pytest.raises(SystemExit, match="holds an earlier measurement"):
+        kills.main()
+
+
+@pytest.mark.parametrize("name", ["law", "task_forecasts"])
+def test_runs_without_their_text_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--runs", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        script(name).main()
+    assert "name the text of the runs with --data" in capsys.readouterr().err
 
 
 def test_metric_lines_are_counted_in_both_files(tmp_path: Path) -> None:
@@ -376,6 +390,7 @@ def test_a_cut_file_is_restored_for_a_message_and_a_wrong_result_is_found(
     assert expected == "12345"
     faults = [chaos.Fault("clock", 0.5, 0.5), chaos.Fault("cut", 0.5, 0.0)]
     found = chaos.disturbed("stand-in", faults, tmp_path, tmp_path / "000", usual, expected)
+    assert all(start["hit"] for start in found["starts"] if start["fault"])
     assert [start["fault"]["kind"] for start in found["starts"] if start["fault"]] == ["clock", "cut"]
     assert found["starts"][1]["cut"] == "number" and found["equal"] is strict
     if strict:
