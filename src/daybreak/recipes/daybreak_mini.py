@@ -1,4 +1,4 @@
-"""Daybreak's own recipe in its second size, for 15 minutes to a few hours on a CPU, or minutes on a GPU.
+"""Daybreak's own recipe in its second size, for an hour to a night on a CPU, or minutes on a GPU.
 
 Command: daybreak run mini --corpus TEXT --budget 15m
 Measured: records/2026-11-24-mini-2h (general text, two hours of one thread; before it had word vectors).

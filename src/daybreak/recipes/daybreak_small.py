@@ -1,4 +1,4 @@
-"""Daybreak's own recipe in its third size, for hours on a CPU or minutes on a GPU.
+"""Daybreak's own recipe in its third size, for a day or more on a CPU, or minutes on a GPU.
 
 Command: daybreak run small --corpus TEXT --budget 1h
 Not measured yet.
