@@ -86,6 +86,21 @@ def test_the_plan_is_written_and_printed(
         assert 0 < one.training_seconds < 1800 - 8 and one.tokens == one.tokens_per_second * one.training_seconds
 
 
+def test_the_plan_says_what_its_forecasts_extrapolate(
+    data: Path, law: Law, timed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of other sizes than the chosen one, too, and that of twice the time."""
+    made = plan.plan(data=data, budget="30m", recipes=named("tiny", "mini"))
+    said = capsys.readouterr().out
+    outside = [one for one in made.candidates if one.forecast and one.forecast.beyond]
+    assert len(outside) == 2
+    for one in outside:
+        size = one.recipe.removeprefix("daybreak-")
+        assert one.forecast and f"Warning: the forecast of {size} extrapolates: {one.forecast.beyond}." in said
+    (twice,) = [line for line in said.splitlines() if line.startswith("Twice the time: ")]
+    assert "; rough, because of " in twice
+
+
 def test_the_next_command_names_a_recipe_by_its_file(
     data: Path, law: Law, timed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

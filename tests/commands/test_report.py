@@ -274,6 +274,19 @@ def test_seeds_of_one_recipe_are_not_called_single_runs(write_run, tmp_path):
         assert "has the lowest held-out loss" in text and ("With one run per setting the spread" in text) == single
 
 
+def test_a_refused_model_is_not_ranked(write_run, tmp_path):
+    runs = [write_run("refused"), write_run("plain", seed=2, causal=0.0, floor=5.6)]
+    summary = read_json(RunFolder(runs[0]).summary)
+    for failed in (None, {"passed": False}):
+        if failed:
+            write_json(RunFolder(runs[0]).summary, summary | {"parity": summary["parity"] | failed})
+        page = report(runs, tmp_path / "report.html").read_text()
+        assert ("refused has the lowest held-out loss" in words(page)) == (failed is None)
+        table = page[page.index("Comparison of runs") : page.index("Loss against time")]
+        first, second = table.split("<tr>")[-2:]
+        assert ('class="best"' in first, 'class="best"' in second) == (failed is None, failed is not None)
+
+
 def test_a_ladder_stays_readable(write_run, tmp_path):
     runs = [write_run(f"ladder-{n:02d}", seed=n, steps=200, causal=0.0, floor=6.3 - 0.15 * n) for n in range(13)]
     for run in runs[2:]:

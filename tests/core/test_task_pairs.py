@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from typing import Any
 
 import pytest
 
-from daybreak.core.task_pairs import baseline_sentence, pair_results, several_models
+from daybreak.core.task_pairs import WITHIN_SPREAD, baseline_sentence, pair_results, several_models
 from daybreak.schemas.tasks import TaskResult
 
 RESULT = TaskResult(
@@ -74,6 +75,30 @@ def test_each_of_several_models_has_a_sentence_of_its_own() -> None:
     assert baseline_sentence([won, lost], "runs").startswith(f"runs, {mini} runs, bert-base does not beat")
     assert baseline_sentence([won]) == f"This encoder{mini.removeprefix('mini')}"
     many = [dataclasses.replace(won, model_name=name) for name in "abc"]
-    assert baseline_sentence([*many, lost]) == (
-        "Tasks on which an encoder beats its baselines: a on 1 of 1, b on 1 of 1, c on 1 of 1, bert-base on 0 of 1."
+    ranks = "a on 1 of 1, b on 1 of 1, c on 1 of 1, bert-base on 0 of 1."
+    none = "Some results have no bag-of-words baseline."
+    assert baseline_sentence([*many, lost]) == f"Tasks on which an encoder beats its baselines: {ranks} {none}"
+    few = dataclasses.replace(many[0], seeds=[0, 1], bag_of_words={"mcc": 0.1}, bag_of_words_rows=5)
+    for caveat in ("fitted on a part of the training rows", "Some results have fewer than 3 seeds"):
+        assert caveat in baseline_sentence([few, *many[1:], lost])
+    twice = dataclasses.replace(many[0], protocol="small")
+    assert "Results in which an encoder beats its baselines: a in 2 of 2," in baseline_sentence([twice, *many, lost])
+
+
+def test_a_score_that_equals_its_baseline_up_to_rounding_does_not_beat_it() -> None:
+    """The mean of three times 0.72 is 0.7200000000000001."""
+    mean = statistics.fmean([0.72] * 3)
+    assert mean > 0.72
+    tie = dataclasses.replace(RESULT, mean=mean, spread=0.0, seeds=[0, 1, 2], baseline=0.72, combined=[0.72] * 3)
+    tie = dataclasses.replace(tie, bag_of_words={"mcc": 0.72})
+    assert not tie.beats_baseline and not tie.combined_beats_baseline
+    assert baseline_sentence([tie]).startswith("This encoder does not beat its baselines on cola")
+    untrained = dataclasses.replace(tie, model="untrained", mean=0.72)
+    assert pair_results([tie, untrained])[0].verdict == WITHIN_SPREAD
+
+
+def test_a_bag_of_words_with_fewer_rows_is_said_to_have_them() -> None:
+    won = dataclasses.replace(RESULT, seeds=[0, 1, 2], bag_of_words={"mcc": 0.1}, bag_of_words_rows=5)
+    assert baseline_sentence([won]) == (
+        "This encoder beats its baselines on cola. The bag of words was fitted on a part of the training rows of cola."
     )

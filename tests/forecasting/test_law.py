@@ -24,7 +24,7 @@ def of(inner: int, tokens: float, unique: float = PLENTY) -> RunSpec:
         (900_000, 1e9, PLENTY, "times the tokens"),
         (90_000_000, 5e6, PLENTY, "times the parameters"),
         (10_000, 5e6, PLENTY, "times fewer parameters"),
-        (900_000, 5e6, 1e5, "50 passes"),
+        (900_000, 5e6, 1e5, "50.0 passes"),
     ],
 )
 def test_what_lies_outside_of_the_runs_is_said(inner: int, tokens: float, unique: float, words: str) -> None:

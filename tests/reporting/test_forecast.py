@@ -17,8 +17,8 @@ from daybreak.schemas.run import Summary
 Write = Callable[..., Path]
 
 
-def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> RunRecords:
-    """A run of which was forecast ``start`` times its final loss, and ``early`` times at a tenth, each +- 2 %."""
+def expectation(path: Path, *, start: float, early: float, beyond: str = "", looked: float = 0.1) -> RunRecords:
+    """A run of which was forecast ``start`` times its final loss, and ``early`` times at ``looked``, each +- 2 %."""
     folder = RunFolder(path)
     reached = read_json(folder.summary, Summary).validation.loss if folder.summary.exists() else 4.0
 
@@ -26,7 +26,7 @@ def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> 
         loss = share * reached
         return Forecast(made_at=at, tokens=1e6, loss=loss, low=0.98 * loss, high=1.02 * loss, beyond=beyond)
 
-    made, usual = [seen(0.0, start), seen(0.1, early)], [seen(0.1, 1.2), seen(0.2, 1.1)]
+    made, usual = [seen(0.0, start), seen(looked, early)], [seen(0.1, 1.2), seen(0.2, 1.1)]
     write_json(folder.forecast, ForecastLog(forecasts=made, usual=usual, difficulty=-0.75))
     return read_run(path)
 
@@ -41,6 +41,11 @@ def test_expected_and_reached(write_run: Write) -> None:
     assert "5.0 %, outside" in said and "-1.0 %, inside" in said and "Training loss and typical course" in said
     assert "an extrapolation" not in said
     assert run.forecast and f"{run.forecast.forecasts[0].loss:.2f} (" in said
+
+
+def test_a_forecast_at_a_fifth_is_not_shown_as_that_at_a_tenth(write_run: Write) -> None:
+    said = words(forecasts([expectation(write_run(), start=1.05, early=0.99, looked=0.2)]))
+    assert "5.0 %, outside" in said and "-1.0 %, inside" not in said
 
 
 def test_several_runs_have_no_typical_course(write_run: Write) -> None:

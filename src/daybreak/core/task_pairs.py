@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.formatting import listed, score
-from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
+from daybreak.schemas.tasks import CLAIM_SEEDS, ROUNDING, TaskResult
 
 DESCRIBED = 3
 """Maximum number of encoders that have a sentence each."""
@@ -51,7 +51,7 @@ class TaskPair:
         if min(len(self.pretrained.seeds), len(self.untrained.seeds)) < 2:
             return ONE_SEED
         spread = max(self.pretrained.spread, self.untrained.spread)
-        return BEYOND_SPREAD if abs(self.gain) > spread else WITHIN_SPREAD
+        return BEYOND_SPREAD if abs(self.gain) > spread + ROUNDING else WITHIN_SPREAD
 
 
 def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
@@ -82,8 +82,18 @@ def baseline_sentences(encoders: Mapping[str, Sequence[TaskResult]]) -> str:
     found = {name: each for name, each in found.items() if each}
     if len(found) <= DESCRIBED:
         return " ".join(baseline_sentence(each, name) for name, each in found.items())
-    beaten = [f"{name} on {sum(r.beats_baseline for r in each)} of {len(each)}" for name, each in found.items()]
-    return f"Tasks on which an encoder beats its baselines: {', '.join(beaten)}."
+    results = [result for each in found.values() for result in each]
+    repeated = any(len({result.task for result in each}) < len(each) for each in found.values())
+    things, where = ("Results in", "in") if repeated else ("Tasks on", "on")
+    beaten = [f"{name} {where} {sum(r.beats_baseline for r in each)} of {len(each)}" for name, each in found.items()]
+    notes = [f"{things} which an encoder beats its baselines: {', '.join(beaten)}."]
+    if any(not result.bag_of_words for result in results):
+        notes.append("Some results have no bag-of-words baseline.")
+    if any(result.bag_of_words_part for result in results):
+        notes.append("Some bags of words were fitted on a part of the training rows.")
+    if any(len(result.seeds) < CLAIM_SEEDS for result in results):
+        notes.append(f"Some results have fewer than {CLAIM_SEEDS} seeds, too few for a claim.")
+    return " ".join(notes)
 
 
 def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
@@ -91,7 +101,8 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
 
     Up to TASKS_WITH_FIGURES tasks are named with their scores. The encoder beats the baselines on a task where its
     mean, less the spread over seeds, is above the better of the bag of words and the constant answer. Caveats follow:
-    tasks without a bag of words, tasks with fewer than CLAIM_SEEDS seeds.
+    tasks without a bag of words, or with one that was fitted on a part of the training rows, and tasks with fewer than
+    CLAIM_SEEDS seeds.
 
     Args:
         results: those of untrained networks are left out; each of several models has sentences of its own.
@@ -134,6 +145,8 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
     if constant_alone:
         which = listed([names[each.key] for each in constant_alone], NAMED)
         notes.append(f"There is no bag-of-words baseline for {which}.")
+    if partial := [names[result.key] for result in found if result.bag_of_words_part]:
+        notes.append(f"The bag of words was fitted on a part of the training rows of {listed(partial, NAMED)}.")
     if few:
         which = f"Each of the {things}" if len(few) == len(found) > 1 else listed(few, NAMED)
         has = "has" if len(few) == 1 or len(few) == len(found) else "have"

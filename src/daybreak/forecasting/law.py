@@ -167,5 +167,5 @@ def _beyond(law: Law, run: RunSpec) -> str:
             found.append(f"{least / value:.3g} times fewer {what} than the smallest fitted run")
     if run.tokens / run.unique > max(1.0, law.epochs) * SLACK:
         passes = run.tokens / run.unique
-        found.append(f"{passes:.0f} passes over the text, where fitted runs made at most {law.epochs:.1f}")
+        found.append(f"{passes:.1f} passes over the text, where fitted runs made at most {law.epochs:.1f}")
     return "; ".join(found)

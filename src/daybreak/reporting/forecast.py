@@ -90,7 +90,8 @@ def _reached(run: RunRecords) -> float | None:
 
 def _row(name: Markup, run: RunRecords, log: ForecastLog) -> dict[str, Inline | None]:
     reached, start = _reached(run), log.forecasts[0]
-    early = next((each for each in log.forecasts if each.made_at >= EARLY - 1e-9), None)
+    # A run that resumes just before has none there.
+    early = next((each for each in log.forecasts if abs(each.made_at - EARLY) < 1e-9), None)
     return {
         "Run": name,
         "Forecast at the start": start.words,

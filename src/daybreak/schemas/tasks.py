@@ -13,6 +13,8 @@ DEFAULT_PROTOCOL = "quick"
 """Fine-tuning protocol of ``daybreak evaluate`` and ``study`` unless another one is named."""
 CLAIM_SEEDS = 3
 """Smallest number of seeds for a claim (RULES.md)."""
+ROUNDING = 1e-9
+"""Differences of scores up to this are ties: the mean of three equal scores may differ from them in its last digit."""
 
 
 def spread(values: Sequence[float]) -> float:
@@ -161,13 +163,13 @@ class TaskResult:
 
         The baselines are deterministic and have no spread.
         """
-        return self.mean - self.spread > self.best_baseline[1]
+        return self.mean - self.spread > self.best_baseline[1] + ROUNDING
 
     @property
     def combined_beats_baseline(self) -> bool:
         """Whether the mean of ``combined`` minus its spread over seeds is above the best baseline."""
         values = self.combined
-        return bool(values) and statistics.fmean(values) - spread(values) > self.best_baseline[1]
+        return bool(values) and statistics.fmean(values) - spread(values) > self.best_baseline[1] + ROUNDING
 
     @property
     def reported(self) -> str:
@@ -232,6 +234,6 @@ class Comparison:
             return "no difference shown"
         if len(self.seeds) < CLAIM_SEEDS:
             return f"{ahead}, no claim from fewer than {CLAIM_SEEDS} seeds"
-        if abs(self.b - self.a) <= self.spread:
+        if abs(self.b - self.a) <= self.spread + ROUNDING:
             return f"{ahead} by no more than the spread, no claim"
         return "B is better" if self.low > 0 else "A is better"

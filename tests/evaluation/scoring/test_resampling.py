@@ -15,7 +15,7 @@ from small_tasks import run
 from daybreak.core.errors import UserError
 from daybreak.evaluation.scoring import resampling
 from daybreak.evaluation.scoring.metrics import METRICS, classification_scores, regression_scores
-from daybreak.evaluation.scoring.resampling import compare, recount
+from daybreak.evaluation.scoring.resampling import _differences, compare, recount
 from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.questions import Questions
 from daybreak.evaluation.tasks.token_labels import TokenLabels
@@ -133,6 +133,18 @@ def test_a_difference_within_the_spread_over_seeds_makes_no_claim():
     found = compared(cells(a), cells(b), kind="classification", metric="accuracy", classes=2)
     assert (found.a, found.b, found.spread) == pytest.approx((0.62, 0.63, 0.02))
     assert found.low > 0 and found.verdict == "B is ahead by no more than the spread, no claim"
+
+
+def test_seeds_that_cancel_leave_a_difference_of_exactly_zero():
+    """+1, +1 and -2 rows of 20: a third of each adds up to 0 only up to rounding."""
+
+    def answered(right):
+        return [[1.0, float(row < right), 0.5] for row in range(20)]
+
+    a, b = ([answered(right) for right in side] for side in ((10, 10, 12), (11, 11, 10)))
+    counts = [[recount("classification", "accuracy", np.array(table), 2) for table in side] for side in (a, b)]
+    found = _differences(counts, 20)
+    assert not ((found != 0) & (abs(found) < 1e-9)).any() and (found == 0).any()
 
 
 def simulated(chance, rows, seeds, spread, ability):
