@@ -177,6 +177,16 @@ def test_what_cannot_work_ends_with_2_and_a_remedy(
     assert words in re.sub(r"\s+", " ", refused(*arguments))
 
 
+@pytest.mark.parametrize("command", ["run", "prepare", "evaluate", "study", "study-data"])
+def test_a_command_of_one_process_is_refused_under_torchrun(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its other copies would work on the same files, and end the first."""
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert cli.run_command([command, "anything"]) == 2
+    assert f"daybreak {command} is a single process, but WORLD_SIZE is 8. Start it" in capsys.readouterr().err
+
+
 def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     def ending(error: BaseException) -> tuple[int, str]:
         def main(_: list[str]) -> None:

@@ -38,7 +38,7 @@ NO_GPU_CODE = "no kernel image is available"
 """Part of CUDA's message at the first operation on a GPU of a generation that torch is not built for."""
 
 RESUMABLE = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
-"""Commands that continue where they stopped."""
+"""Commands that continue where they stopped. Several processes of torchrun share only a pretraining."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -142,6 +142,7 @@ def dispatch(arguments: list[str]) -> None:
         print(f"daybreak {__version__}")
     elif arguments[0] in COMMANDS:
         refuse_small_address_space(arguments[0])
+        refuse_several_processes(arguments[0])
         command, options = arguments[0], with_current_flags(*arguments)
         module, function = main_of(command)
         getattr(import_module(module), function)(options)
@@ -159,6 +160,15 @@ def refuse_small_address_space(command: str) -> None:
             f"The address space is limited to {limit >> 20:,} MiB, and daybreak {command} needs more than "
             f"{LEAST_ADDRESS_SPACE >> 20:,} MiB.",
             "Raise the limit with ulimit -v.",
+        )
+
+
+def refuse_several_processes(command: str) -> None:
+    """Raise UserError if torchrun starts a command several times that would work on the same files."""
+    if command in RESUMABLE and command != "pretrain" and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError(
+            f"daybreak {command} is a single process, but WORLD_SIZE is {os.environ['WORLD_SIZE']}.",
+            "Start it without torchrun. For several devices, use daybreak prepare, then torchrun -m daybreak pretrain.",
         )
 
 

@@ -110,6 +110,33 @@ def test_what_an_earlier_start_left_in_the_store_is_never_read(late: int) -> Non
         assert all(part.get(f"address {rank}") == str(rank).encode() for part in parts for rank in range(3))
 
 
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("Connection closed by peer [127.0.0.1]:4242", "Another process of this run ended."),
+        (
+            "[Rank 0] Watchdog caught collective operation timeout",
+            "Another process of this run did not answer in time.",
+        ),
+        (
+            "NCCL error in: NCCLUtils.cpp:94, unhandled system error\nncclSystemError: System call "
+            "failed.\nLast error:\nError while creating shared memory segment /dev/shm/nccl-x (size 9637888)\n",
+            "Another process of this run ended, or the GPUs cannot exchange data: Error while creating shared memory "
+            "segment /dev/shm/nccl-x (size 9637888).",
+        ),
+        (
+            "CUDA error: an illegal memory access was encountered\nFor debugging set CUDA_LAUNCH_BLOCKING=1",
+            "Another process of this run ended, or the GPUs cannot exchange data: CUDA error: an illegal memory access "
+            "was encountered.",
+        ),
+    ],
+)
+def test_a_lost_peer_and_a_fault_of_the_devices_are_told_apart(error: str, sentence: str) -> None:
+    with pytest.raises(PeerLost) as lost, worlds.peers():
+        raise RuntimeError(error)
+    assert str(lost.value) == sentence
+
+
 def test_a_rank_that_never_comes_again_is_not_taken_for_the_one_that_came_before() -> None:
     store = dist.HashStore()
     with ThreadPoolExecutor(2) as pool:

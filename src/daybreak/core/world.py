@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from daybreak.core.errors import PeerLost, UserError
+from daybreak.core.errors import PeerLost, UserError, reason
 
 TIMEOUT = timedelta(minutes=5)
 """Time after which a process that does not answer counts as lost."""
@@ -123,7 +123,15 @@ def peers() -> Iterator[None]:
         # Abort pending messages, so that neither the end of this process nor a GPU's queue waits for them.
         abort()
         how = "did not answer in time" if re.search("timed? ?out", str(error), re.IGNORECASE) else "ended"
-        raise PeerLost(f"Another process of this run {how}.") from error
+        raise PeerLost(f"Another process of this run {how}{_fault_of_the_devices(error)}.") from error
+
+
+def _fault_of_the_devices(error: RuntimeError) -> str:
+    """What NCCL or CUDA says of a fault of its own, which may come without a lost peer; empty for other errors."""
+    if not re.search("NCCL|CUDA", str(error)):
+        return ""
+    cause = str(error).partition("Last error:")[2].strip().splitlines()  # NCCL's own words, below those of torch
+    return f", or the GPUs cannot exchange data: {cause[0].rstrip('.') if cause else reason(error)}"
 
 
 def timeout() -> timedelta:

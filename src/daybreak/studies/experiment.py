@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -118,8 +117,6 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
     Args:
         threads: 0 for the number of usable cores.
     """
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("A study starts its own processes, one at a time.", "Start it without torchrun.")
     if seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Give --seeds of at least 1, better 3.")
     cores = usable_cores()

@@ -412,31 +412,22 @@ def accumulate(
             if failure:
                 continue
             try:
-                with training.autocast():
-                    loss = training.data_parallel.loss(
-                        WithEmbeddings(objective.loss) if finishing else objective,
-                        part,
-                        seed=seed,
-                        position=first + start,
-                        progress=now,
-                        **per_row,
-                    )
-                    total = loss.sum
-                    if loss.embeddings is not None:
-                        if embedding_gradients is None:  # the step is one microbatch of one process
-                            temperature = training.finish.temperature
-                            contrastive_term = contrastive_loss(loss.embeddings, whole.documents, first, temperature)
-                            contrastive = contrastive_term.detach()
-                        else:
-                            contrastive_term = (loss.embeddings * embedding_gradients[start : start + len(part)]).sum()
-                        # After the division by all targets this is the weight times the mean over sequences.
-                        total = total + training.finish.weight * all_targets * contrastive_term
-                (total * progress.scale.factor).backward()
+                done = _add_gradients(
+                    training,
+                    part,
+                    WithEmbeddings(objective.loss) if finishing else objective,
+                    None if embedding_gradients is None else embedding_gradients[start : start + len(part)],
+                    contrastive_weight=training.finish.weight * all_targets,
+                    scale=progress.scale.factor,
+                    arguments={"seed": seed, "position": first + start, "progress": now, **per_row},
+                )
             except Exception as error:
                 failure.note(error, training.model)
                 continue
-        loss_total += loss.sum.detach() if loss.masked is None else loss.masked
-        count += loss.count
+        loss_total += done.loss
+        count += done.count
+        if done.contrastive is not None:
+            contrastive = done.contrastive
     started = time.monotonic()
     if training.device.type == "cuda":
         # Over gloo: detects a lost peer before this rank waits inside NCCL.
@@ -462,6 +453,55 @@ def accumulate(
         finally:
             del failure  # an error that its own traceback leads back to would keep the tensors of this step
     return StepSums(loss=loss_sum, targets=targets, contrastive=contrast, norm=norm_of_all, clock_sums=clock_sums)
+
+
+@dataclass(frozen=True)
+class MicrobatchSums:
+    """Sums over a microbatch, without a graph."""
+
+    loss: Tensor
+    count: int
+    contrastive: Tensor | None
+    """The contrastive loss of the step, if the microbatch is the whole step and has embeddings."""
+
+
+def _add_gradients(
+    training: Training,
+    part: Batch,
+    objective: Objective | WithEmbeddings,
+    embedding_gradients: Tensor | None,
+    *,
+    contrastive_weight: float,
+    scale: float,
+    arguments: dict[str, Any],
+) -> MicrobatchSums:
+    """Run the forward and backward pass of one microbatch.
+
+    It is a function of its own so that nothing keeps the tensors of a pass that did not fit into memory: the ranks then
+    need memory for new buffers.
+
+    Args:
+        embedding_gradients: [B, H] of the contrastive loss for these sequences; None if they are the whole step.
+        contrastive_weight: factor of the contrastive loss.
+        scale: factor of the whole loss, for float16.
+        arguments: of the objective.
+    """
+    contrastive = None
+    with training.autocast():
+        loss = training.data_parallel.loss(objective, part, **arguments)
+        total = loss.sum
+        if loss.embeddings is not None:
+            if embedding_gradients is None:
+                temperature = training.finish.temperature
+                term = contrastive_loss(loss.embeddings, part.documents, arguments["position"], temperature)
+                contrastive = term.detach()
+            else:
+                term = (loss.embeddings * embedding_gradients).sum()
+            # After the division by all targets this is the weight times the mean over sequences.
+            total = total + contrastive_weight * term
+    (total * scale).backward()
+    masked = loss.sum.detach() if loss.masked is None else loss.masked
+    return MicrobatchSums(masked, loss.count, contrastive)
 
 
 def on_device(numbers: Sequence[float], device: torch.device) -> Tensor:

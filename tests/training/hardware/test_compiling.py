@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from needs import takes_long
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor import utils as inductor
+from torch.nn.parallel import DistributedDataParallel
 from toy_run import equal, journaled, training
 
 from daybreak.core.batch import Batch
@@ -269,6 +272,48 @@ def test_compiled_code_is_kept_where_the_next_run_finds_it(monkeypatch: pytest.M
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
     keep_compiled()
     assert cache_dir() == str(tmp_path / "mine")
+
+
+def test_without_a_cache_folder_torch_keeps_compiled_code_where_it_does_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    keep_compiled()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for a folder of another user
+    keep_compiled()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+class WithLoss(torch.nn.Module):
+    """What data parallelism wraps: a module that returns the loss."""
+
+    def __init__(self, model: Encoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self) -> torch.Tensor:
+        return OBJECTIVE.loss(self.model, batch(16), seed=1, position=0, progress=0.9).sum
+
+
+def test_a_block_is_one_graph_inside_of_data_parallelism_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch would split a graph with more than 1 MiB of parameters."""
+    monkeypatch.setattr(torch._dynamo.config, "optimize_ddp", True)
+    shape = ModernEncoder(layers=3, hidden_size=256, heads=2, intermediate_size=1024)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        counts = []
+        for wrap in (torch.nn.Identity(), DistributedDataParallel):
+            model, counter = built(shape), CompileCounterWithBackend("eager")
+            compile_blocks(model, counter)
+            wrap(WithLoss(model))().backward()
+            counts.append(counter.frame_count)
+    finally:
+        dist.destroy_process_group()
+    assert counts == [3, 3]
 
 
 def test_a_stage_that_does_not_compile_runs_as_it_is_written(

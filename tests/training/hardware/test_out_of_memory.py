@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from toy_run import Neighbours, Poisoned, Recorded, Tight, equal, journaled, lines, replayed, training
 
+from daybreak.core.encoder import LossSum
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
@@ -74,6 +76,30 @@ def test_the_step_after_a_full_memory_is_that_of_the_smaller_microbatch(tmp_path
     made = replace(made, phases=halved.phases)
     assert accumulate(made, start, 0.1, 8) == accumulate(fresh, start, 0.1, 8)
     assert all(torch.equal(a, b) for a, b in zip(gradients(made), gradients(fresh), strict=True))
+
+
+def test_a_pass_that_did_not_fit_keeps_no_tensors_while_buffers_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several ranks allocate buffers after such a step, and the failed backward pass would keep all its activations."""
+    made = training(tmp_path, microbatch=4)
+    whole, losses, left = made.data_parallel.loss, [], []
+
+    def full(_: torch.Tensor) -> None:
+        raise torch.OutOfMemoryError("no room for gradients")
+
+    def loss(*arguments: Any, **more: Any) -> LossSum:
+        found = whole(*arguments, **more)
+        if losses:
+            found.sum.register_hook(full)
+        losses.append(weakref.ref(found.sum))
+        return found
+
+    monkeypatch.setattr(made.data_parallel, "loss", loss)
+    monkeypatch.setattr(made.data_parallel, "rebuild", lambda: left.append([kept() for kept in losses]))
+    with pytest.raises(torch.OutOfMemoryError, match="a microbatch of 4 sequences"):
+        accumulate(made, START, 0.1, 8)
+    assert left == [[None, None]]
 
 
 def test_a_run_with_less_room_from_the_start_is_one_of_that_microbatch(tmp_path: Path) -> None:

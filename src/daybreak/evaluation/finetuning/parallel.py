@@ -186,7 +186,7 @@ def resource_errors(job: FinetuningJob) -> Iterator[None]:
         place = "machine" if "can't allocate memory" in str(error) else "GPU"
         raise UserError(
             f"The {place} has no memory left for a batch of {job.setting.batch}.",
-            f"Use another {place} or a smaller model; the batch size is part of the protocol.",
+            f"Use fewer --workers, another {place} or a smaller model; the batch size is part of the protocol.",
         ) from None
     except SafetensorError as error:
         raise UserError(

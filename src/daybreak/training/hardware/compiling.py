@@ -43,10 +43,17 @@ def keep_compiled() -> None:
     """Store compiled code in the user's cache folder, where later runs of the same shapes find it.
 
     Torch's default is a temporary folder, which a restart or another container does not have. An existing
-    TORCHINDUCTOR_CACHE_DIR stays in force.
+    TORCHINDUCTOR_CACHE_DIR stays in force, and so does torch's default if the cache folder cannot be written.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "daybreak" / "compiled"))
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "daybreak" / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # a user without a home
+        return
+    if os.access(folder, os.W_OK):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
 def compile_blocks(model: Encoder, backend: Backend = "inductor", *, count_varies: bool = False) -> None:
@@ -64,6 +71,9 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor", *, count_varie
     logging.getLogger("torch._inductor.utils").setLevel(logging.ERROR)
     torch.compiler.reset()  # graphs of an earlier model in this process count against the limit
     _dynamo.config.recompile_limit = MAX_GRAPHS
+    # Inside DistributedDataParallel torch splits each graph at 25 MiB of parameters, to send gradients earlier. A block
+    # is small enough to be sent whole, and split graphs round differently than those of one process.
+    _dynamo.config.optimize_ddp = False
     # A graph break would hide that a block cannot be compiled: require one whole graph, or raise.
     options = DETERMINISTIC if backend == "inductor" else None
     compiled = torch.compile(called, backend=backend, dynamic=False, fullgraph=True, options=options)
