@@ -21,6 +21,7 @@ from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.data.tokenizers.tokenizer import WordPiece, save_tokenizer
 from daybreak.exporting import parity
+from daybreak.exporting.budget_files import trained_from_scratch
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import REFUSED
 from daybreak.models.crammed import CrammedEncoder
@@ -70,6 +71,7 @@ def test_a_stopped_run_gives_its_newest_checkpoint(
     stock = AutoModelForMaskedLM.from_pretrained(out)
     ended = AutoModelForMaskedLM.from_pretrained(finished / "model")
     assert stock.config.max_position_embeddings == 64  # the sequences of the finish are longer
+    assert trained_from_scratch(out) and trained_from_scratch(export(out, out=tmp_path / "again"))
     apart = (stock.get_input_embeddings().weight - ended.get_input_embeddings().weight).abs().max()
     assert 0 < apart < 0.1  # the same run, nine steps earlier
 
@@ -174,6 +176,12 @@ def test_a_stock_bert_comes_out_with_the_same_logits(tokenizer: Path, tmp_path: 
     rows = torch.randint(5, ids(tokenizer), (3, 30))
     again = AutoModelForMaskedLM.from_pretrained(out).eval()
     assert (again(rows).logits - stock(rows).logits).abs().max() < 1e-4
+    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 40
+    settings = json.loads((tmp_path / "stock" / "tokenizer_config.json").read_text())
+    (tmp_path / "stock" / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 24}))
+    shorter = export(tmp_path / "stock", out=tmp_path / "shorter")  # as a BERT with more positions than it trained
+    assert json.loads((shorter / "tokenizer_config.json").read_text())["model_max_length"] == 24
+    assert not (shorter / REFUSED).exists()
     with pytest.raises(UserError, match="applies to a crammed BERT"):
         export(tmp_path / "stock", out=tmp_path / "other", attend_padding=True)
 

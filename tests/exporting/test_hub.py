@@ -18,6 +18,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.exporting.budget_files import trained_from_scratch
 from daybreak.exporting.hub import MODEL_FILES, PINNED, dataset_folder, local_folder, push_to_hub
 from daybreak.exporting.parity import REFUSED
 from daybreak.models.crammed import AUTO_MAP, MODELLING_FILES
@@ -294,10 +295,13 @@ def test_a_model_to_continue_comes_from_the_hub_without_its_code(
     hub: Hub, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    training = "train_budget_hours_24.json"
+    (model / training).write_text('{"origin": {"init": ""}}')
     push_to_hub(model, "owner/parent", kind="model")
-    found = local_folder("owner/parent")
-    assert sorted(path.name for path in found.iterdir()) == sorted(MODEL_FILES)
-    assert all((found / name).read_bytes() == (model / name).read_bytes() for name in MODEL_FILES)
+    found, names = local_folder("owner/parent"), [*MODEL_FILES, training]
+    assert sorted(path.name for path in found.iterdir()) == sorted(names)
+    assert all((found / name).read_bytes() == (model / name).read_bytes() for name in names)
+    assert trained_from_scratch(found)
     assert local_folder(str(model)) == model
 
 

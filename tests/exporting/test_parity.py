@@ -24,6 +24,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.serialization import to_dict
 from daybreak.data.sequences.sampler import StreamRows
 from daybreak.data.sequences.shards import open_shards
+from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import REFUSED, check_parity, verdict
 from daybreak.models.bert import BertEncoder
@@ -33,7 +34,7 @@ from daybreak.schemas.run import Parity, SpecialIds
 from daybreak.training.clock import Tick
 from daybreak.training.validation import Validation
 
-TEXT = "the teacher finds the window near the river."
+TEXT = "The teacher finds the window near the river."
 LENGTH = 32
 SIZES = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
 SHAPES: dict[str, EncoderConfig] = {
@@ -54,9 +55,11 @@ class Export:
     shape: EncoderConfig
     model: Encoder
     validation: Validation
+    tokenizer: Path
 
     def write(self, folder: Path, tokenizer: Path, length: int = LENGTH) -> None:
         """Write the model once more."""
+        self.tokenizer = tokenizer
         write_model_folder(folder, model=self.model, shape=self.shape, tokenizer=tokenizer, length=length)
 
     def judged(self) -> Parity:
@@ -66,7 +69,7 @@ class Export:
         self.model.train()  # as training leaves it: the gate must not measure with dropout
         return check_parity(
             self.folder, model=self.model, shape=self.shape, length=LENGTH, validation=self.validation,
-            accuracy=seen.accuracy, text=TEXT,
+            accuracy=seen.accuracy, tokenizer=self.tokenizer, text=TEXT,
         )  # fmt: skip
 
 
@@ -85,7 +88,7 @@ def made(kind: str, data: Path, folder: Path) -> Export:
         special = SpecialIds(**{name: int(table[i]) for name, i in to_dict(special).items()})
         batch = replace(batch, ids=table[batch.ids], special=special)
     write_model_folder(folder, model=model, shape=shape, tokenizer=tokenizer, length=LENGTH, special=special)
-    return Export(folder, shape, model, Validation(batch, shards.unigram_counts, torch.device("cpu")))
+    return Export(folder, shape, model, Validation(batch, shards.unigram_counts, torch.device("cpu")), tokenizer)
 
 
 def renumbered(tokenizer: Path, out: Path) -> tuple[Path, np.ndarray]:
@@ -191,6 +194,38 @@ def test_a_tokenizer_of_another_kind_and_with_one_segment_passes(
     assert loaded(TEXT, TEXT)["input_ids"] == tokenizer.encode(TEXT, TEXT).ids
 
 
+@pytest.mark.usefixtures("here")
+def test_a_class_of_transformers_does_not_replace_the_tokenizer_of_training(
+    data: Path, tmp_path: Path, export: Callable[[str], Export]
+) -> None:
+    """As BertTokenizerFast(tokenizer_object=...) saves it. The class would keep capitals."""
+    given, tokenizer = export("bert"), Path(shutil.copytree(data / "tokenizer", tmp_path / "taken"))
+    told = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": False,
+        "auto_map": {"AutoTokenizer": ["own.Own", None]},
+    }
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps(told))
+    given.write(given.folder, tokenizer)
+    found = given.judged()
+    assert found.passed, found.failure
+    ids = AutoTokenizer.from_pretrained(given.folder)(TEXT.upper())["input_ids"]
+    assert ids == load_tokenizer(tokenizer).encode(TEXT).ids
+
+
+@pytest.mark.usefixtures("here")
+def test_a_tokenizer_whose_template_adds_no_tokens_passes(
+    data: Path, tmp_path: Path, export: Callable[[str], Export]
+) -> None:
+    """As that of crammed-bert."""
+    given, tokenizer = export("crammed"), Path(shutil.copytree(data / "tokenizer", tmp_path / "taken"))
+    plain = json.loads((tokenizer / "tokenizer.json").read_text())
+    (tokenizer / "tokenizer.json").write_text(json.dumps(plain | {"post_processor": None}))
+    given.write(given.folder, tokenizer)
+    found = given.judged()
+    assert found.passed, found.failure
+
+
 def test_a_damaged_tokenizer_is_named_and_nothing_is_written(
     data: Path, tmp_path: Path, export: Callable[[str], Export]
 ) -> None:
@@ -208,6 +243,13 @@ def alter_settings(folder: Path) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["post_processor"] = None
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def alter_class(folder: Path) -> None:
+    """transformers' class reads only the vocabulary of tokenizer.json, and lowercases or not by its own setting."""
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings |= {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def alter_weights(folder: Path) -> None:
@@ -232,7 +274,8 @@ def add_code(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "alter", "named"),
     [
-        ("modern", alter_settings, ["logits", "tokenizer round trip"]),
+        ("modern", alter_settings, ["logits", "tokenizer"]),
+        ("bert", alter_class, ["tokenizer"]),
         ("bert", alter_weights, ["logits", "next sentence", "trained length"]),
         ("crammed", alter_code, ["not run"]),
         ("modern", add_code, ["'more.py' is not the modeling code"]),

@@ -36,6 +36,7 @@ from transformers import (
 )
 
 from daybreak.models.bert import Bert, BertEncoder
+from daybreak.recipe import load_recipe
 from daybreak.schemas.run import SpecialIds
 
 
@@ -121,6 +122,14 @@ def test_initial_weights_are_a_truncated_normal() -> None:
             assert parameter.abs().max() <= 0.04, name
     # A standard normal cut at two deviations has a deviation of 0.8796.
     assert model.embedding.weight.std().item() == pytest.approx(0.02 * 0.8796, rel=0.02)
+
+
+def test_initial_weights_of_recipes_on_hugging_faces_bert_are_a_whole_normal() -> None:
+    shape = load_recipe("bert-8gb", faithful=True).model
+    assert isinstance(shape, BertEncoder)
+    torch.manual_seed(0)
+    weight = replace(shape, layers=1, hidden_size=64, heads=2, intermediate_size=256).build(500).embedding.weight
+    assert weight.std().item() == pytest.approx(0.02, rel=0.02) and weight.abs().max() > 0.05
 
 
 # ---------------------------------------------------------------- the exported folder

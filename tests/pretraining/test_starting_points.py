@@ -224,6 +224,21 @@ def test_the_rate_is_that_of_the_recipe_for_a_model_that_daybreak_trained_from_s
     assert factor(export) == factor(parents["modernbert"]) == pytest.approx(0.1)
 
 
+def test_a_bert_that_daybreak_trained_keeps_the_dropout_of_the_recipe(parents: dict[str, Path], tmp_path: Path) -> None:
+    """Its config.json names the dropout of fine-tuning; that of a published model is its own."""
+
+    def dropouts(recipe: str) -> tuple[float, float]:
+        shape = continued(load_recipe(recipe), parent).model
+        assert isinstance(shape, BertEncoder)
+        return shape.dropout, shape.attention_dropout
+
+    parent = Path(shutil.copytree(parents["bert"], tmp_path / "parent"))
+    published = dropouts("bert-8gb")
+    assert min(published) > 0
+    (parent / "train_budget_hours_1.json").write_text('{"origin": {"init": ""}}')
+    assert dropouts("bert-8gb") == dropouts("daybreak-tiny") == (0.0, 0.0) and dropouts("bert-2018") == (0.1, 0.1)
+
+
 def write_tokenizer_of(source: Path, folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((source / name).read_bytes())

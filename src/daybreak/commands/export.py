@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +121,7 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
     import torch
 
     from daybreak.data.sequences.shards import open_shards
+    from daybreak.exporting.budget_files import write_training_file
     from daybreak.pretraining.run_start import refuse_other_tokenizer
     from daybreak.pretraining.setup import heldout_validation, sample_text
     from daybreak.recipe import load_recipe
@@ -147,10 +149,11 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         average.put_in(model)
     first = read_json(source.decisions, Decisions).first_heldout
     validation = heldout_validation(recipe, shards, data, torch.device("cpu"), first=first)
-    length = max(recipe.longest_read(second=progress.second_from is not None), validation.length)
+    length = recipe.longest_read(second=progress.second_from is not None)
     _write_checked(
         out, model, recipe.model, data / "tokenizer", length, validation, sample_text(shards, data), step=progress.step
     )
+    write_training_file(source, out)
 
 
 def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
@@ -173,9 +176,14 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
         shape = replace(shape, attend_padding=attend_padding)
         model = shape.build(found.model.vocabulary)
         model.load_state_dict(found.model.state_dict())
-    # Rotary positions and sinusoids have no limit, but the folder names the length of training.
+    # Rotary positions and sinusoids have no limit, but the folder names the length of training. Learned positions may
+    # be more than were trained, and the tokenizer then names fewer.
     named = read_json(folder / "config.json").get("max_position_embeddings")
     length = shape.longest or (named if isinstance(named, int) and named > 0 else VALIDATION_LENGTH)
+    settings = folder / "tokenizer_config.json"
+    truncated = read_json(settings).get("model_max_length") if settings.is_file() else None
+    if isinstance(truncated, int) and truncated > 0:
+        length = min(length, truncated)
     ids = np.random.default_rng(0).integers(0, model.vocabulary, (PROBE_ROWS, min(length, VALIDATION_LENGTH)))
     ids[:, 0] = found.special.cls
     counts = np.ones(model.vocabulary, dtype=np.uint64)
@@ -183,6 +191,8 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         Existing(folder=str(found.tokenizer)).make([], Path(scratch))
         _write_checked(out, model, shape, Path(scratch), length, validation, SAMPLE)
+    for facts in folder.glob("train_budget_*.json"):
+        shutil.copyfile(facts, out / facts.name)
 
 
 def _write_checked(
@@ -209,6 +219,13 @@ def _write_checked(
     if step is not None:
         say(f"Step {step:,}: held-out loss {validated.loss:.3f}, masked accuracy {validated.accuracy:.1%}.")
     parity = check_parity(
-        out, model=model, shape=shape, length=length, validation=validation, accuracy=validated.accuracy, text=text
+        out,
+        model=model,
+        shape=shape,
+        length=length,
+        validation=validation,
+        accuracy=validated.accuracy,
+        tokenizer=tokenizer,
+        text=text,
     )
     say(verdict(parity))

@@ -18,8 +18,8 @@ from daybreak.core.terminal import hanging
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
 
-SCALED = ("optimizer.lr", "phase2.lr", "model.init_std")
-"""Fields that --size scales with the hidden size, unless --faithful is given."""
+SCALED = ("optimizer.lr", "phase2.lr", "model.init_std", "model.truncated_start")
+"""Fields that --size sets by the hidden size, unless --faithful is given."""
 LEARNING = (
     "optimizer.beta2",
     "optimizer.weight_decay",
@@ -100,7 +100,7 @@ def deviations(recipe: Recipe, size: str) -> list[str]:
         return []
     reasons = {
         **reasons,
-        **dict.fromkeys(SCALED, "a narrow model needs larger values; --faithful keeps the paper's"),
+        **dict.fromkeys(SCALED, "chosen for a narrow model; --faithful keeps the paper's"),
         **dict.fromkeys(LEARNING, "else a narrow model stays on the unigram plateau; --faithful keeps the paper's"),
     }
     values = to_dict(recipe)

@@ -37,14 +37,27 @@ def write_budget_files(run: RunFolder) -> None:
         },
         "data": {**{name: recipe[name] for name in TEXT if name in recipe}, **_counts(manifest)},
         "train": {
-            **{name: value for name, value in recipe.items() if name not in ("model", *TEXT)},
-            "decisions": to_dict(read_json(run.decisions, Decisions)),
-            "environment": to_dict(read_json(run.environment, Environment)),
+            **_training(run, recipe),
             "summary": {name: value for name, value in to_dict(summary).items() if name not in IN_CARD},
         },
     }
     for name, value in parts.items():
         write_json(run.model / f"{name}_{budget_name(summary.budget)}.json", value)
+
+
+def write_training_file(run: RunFolder, folder: Path) -> None:
+    """Write ``train_budget_*.json`` without a summary into the export of a checkpoint, so that a run which continues it
+    knows that Daybreak trained it."""
+    recipe = bare(read_recipe_file(run.recipe))
+    write_json(folder / f"train_{budget_name(recipe['budget'])}.json", _training(run, recipe))
+
+
+def _training(run: RunFolder, recipe: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: value for name, value in recipe.items() if name not in ("model", *TEXT)},
+        "decisions": to_dict(read_json(run.decisions, Decisions)),
+        "environment": to_dict(read_json(run.environment, Environment)),
+    }
 
 
 def trained_from_scratch(folder: Path) -> bool:

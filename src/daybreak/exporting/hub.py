@@ -28,8 +28,9 @@ PARENT_FILES = (
     "*.safetensors.index.json",
     "tokenizer*.json",
     "special_tokens_map.json",
+    "train_budget_*.json",
 )
-"""Files needed to continue a model, without code and pickles."""
+"""Files needed to continue a model, without code and pickles. The last ones say whether Daybreak trained it."""
 BUDGET_FILES = tuple(f"{part}_budget_*.json" for part in ("arch", "data", "train"))
 WRITTEN = {
     "model": ["onnx/model.onnx", *BUDGET_FILES, *FILES, *sentence_modules(0, 0)],

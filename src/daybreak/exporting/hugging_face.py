@@ -84,17 +84,19 @@ def _replacement(out: Path) -> Iterator[Path]:
 
 
 def _settings(tokenizer: Path, special: SpecialIds) -> dict[str, Any]:
-    """tokenizer_config.json with the names of the special tokens and a class.
+    """tokenizer_config.json with the names of the special tokens and the class that reads all of tokenizer.json.
 
-    The files of an imported tokenizer may lack them: those of BERT and RoBERTa do, because transformers' own classes
-    set them. Without a class, the type of the model would choose one, and a RoBERTa is exported as a BERT.
+    The files of an imported tokenizer may lack the names: those of BERT and RoBERTa do, because transformers' own
+    classes set them. These classes build parts of the tokenizer anew, so that one of another kind would encode a text
+    differently than in training.
     """
     path = tokenizer / "tokenizer_config.json"
     found = read_json(path) if path.is_file() else {}
     settings: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
         **(found if isinstance(found, dict) else {}),
+        "tokenizer_class": "PreTrainedTokenizerFast",
     }
+    settings.pop("auto_map", None)  # code that the folder does not have
     unnamed = {f"{role}_token": id for role, id in vars(special).items() if not settings.get(f"{role}_token")}
     if unnamed:
         loaded = load_tokenizer(tokenizer)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.serialization import from_dict, to_dict
+from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.schemas.run import Parity
 from daybreak.training.validation import Validation
 
@@ -42,6 +43,7 @@ def check_parity(
     length: int,
     validation: Validation,
     accuracy: float,
+    tokenizer: Path,
     text: str,
 ) -> Parity:
     """Compare the exported ``folder`` with ``model``, which is set to eval mode, and mark it refused if it differs.
@@ -50,7 +52,8 @@ def check_parity(
         shape: the configuration of ``model``; code in the folder is run only if it equals its ``modelling_files``.
         length: the length of training, at which the tokenizer must truncate.
         accuracy: the accuracy that the trainer measured on all positions of ``validation``.
-        text: a sentence for the tokenizer round trip; it is not stored.
+        tokenizer: folder of the tokenizer of training, whose ids the exported one must give.
+        text: a sentence that is encoded and decoded; it is not stored.
     """
     start = time.monotonic()
     model.eval()
@@ -64,6 +67,7 @@ def check_parity(
                 "accuracy": accuracy,
                 "length": length,
                 "text": text,
+                "ids": load_tokenizer(tokenizer).encode(text).ids,
                 "special": to_dict(validation.special),
                 "code": bool(shape.modelling_files()),
             }

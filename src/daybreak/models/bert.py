@@ -65,7 +65,9 @@ class BertEncoder(EncoderConfig):
     next_sentence: bool = False
     """Add the pooler and the next-sentence head."""
     init_std: float = 0.02
-    """Standard deviation of the initial weights, a normal truncated at two standard deviations."""
+    """Standard deviation of the initial weights, which have a normal distribution."""
+    truncated_start: bool = True
+    """Truncate that distribution at two standard deviations, as google-research/bert; transformers does not."""
     sinusoidal_start: bool = False
     """Initialize the learned positions as sinusoids in a random basis, so that near positions start similar."""
     query_key_correlation: float = 0.0
@@ -96,7 +98,7 @@ class BertEncoder(EncoderConfig):
     def build(self, vocabulary: int) -> Bert:
         check_heads(self.hidden_size, self.heads)
         model = Bert(self, vocabulary)
-        initialise(model, self.init_std)
+        initialise(model)
         return model
 
     @property
@@ -198,17 +200,19 @@ class Bert(Trunk):
 
 
 @torch.no_grad()
-def initialise(model: Bert, std: float) -> None:
-    """Initialize as google-research/bert: normal truncated at two standard deviations, biases 0.
+def initialise(model: Bert) -> None:
+    """Initialize as google-research/bert or transformers: normal, biases 0.
 
     The shape's other settings then change positions and attention weights, at constant variance.
     """
-    shape = model.shape
+    shape, std = model.shape, model.shape.init_std
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
-        else:
+        elif shape.truncated_start:
             nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+        else:
+            nn.init.normal_(parameter, std=std)
     if shape.sinusoidal_start:
         waves = math.sqrt(2) * std * sinusoid_table(shape.positions, shape.hidden_size, model.positions.weight.device)
         basis, _ = torch.linalg.qr(torch.randn(shape.hidden_size, shape.hidden_size, device=waves.device))

@@ -52,7 +52,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
         training = replace(training, journal=journal)
         tick = Tick(training.clock.elapsed(), 1.0)
         final = validate(training, progress, tick, rows=training.validation.rows, final=True)
-    length = max(recipe.longest_read(second=progress.second_from is not None), training.validation.length)
+    length = recipe.longest_read(second=progress.second_from is not None)
     started = time.monotonic()
     write_model_folder(
         run.model,
@@ -76,6 +76,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
         length=length,
         validation=training.validation,
         accuracy=final.accuracy,
+        tokenizer=job.data / "tokenizer",
         text=sample_text(shards, job.data),
     )
     say(verdict(parity))

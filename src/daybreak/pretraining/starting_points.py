@@ -43,15 +43,18 @@ def continued(
     run = RunFolder(folder)
     if run.recipe.is_file() and run.model.is_dir():
         folder = run.model
-    parent = load_pretrained(folder)
+    parent, own = load_pretrained(folder), trained_from_scratch(folder)
     shape = parent.shape
     if isinstance(shape, BertEncoder):
         # A next-sentence head that the recipe does not train is dropped; one that the parent lacks starts at random.
         shape = replace(shape, next_sentence=recipe.model.predicts_next)
+        if own:  # its config.json names the dropout of fine-tuning
+            dropout, of_attention = (getattr(recipe.model, name, 0.0) for name in ("dropout", "attention_dropout"))
+            shape = replace(shape, dropout=dropout, attention_dropout=of_attention)
     objective = recipe.objective
     if isinstance(objective, CausalThenMasked):
         objective = replace(objective, causal_fraction=0.0)
-    rate = 1.0 if trained_from_scratch(folder) else PUBLISHED_RATE
+    rate = 1.0 if own else PUBLISHED_RATE
     return replace(
         recipe,
         tokenizer=recipe.tokenizer if new_vocabulary else Existing(folder=str(parent.tokenizer)),

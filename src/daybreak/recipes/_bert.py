@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from daybreak.data.sequences.sentence_pairs import SentencePairs
@@ -39,6 +40,7 @@ def masked_only(size: str, faithful: bool, *, dropout: float = 0.0, **more: Any)
         dropout=dropout,
         attention_dropout=dropout,
         init_std=init_std(hidden_size, faithful),
+        truncated_start=is_narrow(hidden_size, faithful),
         # With these initial weights a narrow BERT leaves the unigram plateau in minutes (docs/log.md).
         sinusoidal_start=is_narrow(hidden_size, faithful),
         **correlations(hidden_size, faithful),
@@ -49,7 +51,9 @@ def masked_only(size: str, faithful: bool, *, dropout: float = 0.0, **more: Any)
 def google(size: str, faithful: bool) -> BertEncoder:
     """The original encoder: 512 positions, tanh-approximated GELU, dropout on, next-sentence head."""
     rate = dropout(hidden_size_of(size), faithful)
-    return masked_only(size, faithful, dropout=rate, activation="gelu_new", next_sentence=True)
+    return replace(
+        masked_only(size, faithful, dropout=rate, activation="gelu_new", next_sentence=True), truncated_start=True
+    )
 
 
 def on_sentence_pairs(

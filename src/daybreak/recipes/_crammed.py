@@ -140,12 +140,14 @@ def original(name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bo
         finished: fit the schedule to the budget instead.
     """
     hidden_size = trunk.hidden_size
+    # The original excludes norms by a name that those of BERT have, but not those of crammed-bert.
+    decays_norms = faithful and isinstance(trunk, CrammedEncoder)
     optimizer = Adam(
         lr=_sizes.bert_rate(1e-4, hidden_size, faithful),
         beta2=_sizes.bert_beta2(hidden_size, faithful),
         epsilon=1e-8,
         weight_decay=_sizes.l2_decay(0.01, hidden_size, faithful),
-        decay=DECAYED,
+        decay=(*DECAYED, "norms") if decays_norms else DECAYED,
     )
     schedule: Schedule = Cosine(warmup=_sizes.bert_warmup(0.06, hidden_size, faithful))
     if not finished:
