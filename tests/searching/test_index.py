@@ -54,14 +54,14 @@ def stock_vectors(index: OpenIndex) -> np.ndarray:
 
 
 def test_the_vectors_are_those_of_stock_transformers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daybreak.training.hardware.probe.precisions", lambda device: ("float32",))
+    monkeypatch.setattr("daybreak.training.hardware.probe.faster_precision", lambda device: "float32")
     index = open_index(run)
     assert index.vectors.dtype == np.float16 and index.state.precision == "float32"
     assert index.vectors.astype(float) == pytest.approx(stock_vectors(index).astype(float), abs=1e-3)
 
 
 def test_bfloat16_changes_the_vectors_little(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daybreak.training.hardware.probe.precisions", lambda device: ("float32", "bfloat16"))
+    monkeypatch.setattr("daybreak.training.hardware.probe.faster_precision", lambda device: "bfloat16")
     index = open_index(run)
     assert index.state.precision == "bfloat16"
     assert (index.vectors.astype(float) * stock_vectors(index)).sum(axis=1).min() > 0.995

@@ -30,7 +30,7 @@ def searcher(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
     shutil.copytree(finished, run)
     shutil.copytree(data, run / "data")
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("daybreak.training.hardware.probe.precisions", lambda device: ("float32",))
+        monkeypatch.setattr("daybreak.training.hardware.probe.faster_precision", lambda device: "float32")
         return open_search(run)
 
 

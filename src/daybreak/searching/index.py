@@ -250,7 +250,7 @@ def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
 
     Files are removed rather than overwritten, so that a process that reads them keeps what it reads.
     """
-    from daybreak.training.hardware.probe import choose_device, precisions
+    from daybreak.training.hardware.probe import choose_device, faster_precision
 
     for name in (STATE, PASSAGES, VECTORS):
         (folder / name).unlink(missing_ok=True)
@@ -267,7 +267,7 @@ def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
         data=data_fingerprint(source.shards.manifest),
         data_folder=data_folder,
         most_tokens=_most_tokens(source),
-        precision=precisions(choose_device())[-1],
+        precision=faster_precision(choose_device()),
         passages=len(passages),
         hidden_size=hidden_size,
     )

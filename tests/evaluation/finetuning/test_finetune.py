@@ -160,6 +160,14 @@ def test_dropout_of_a_protocol_reaches_every_dropout_layer(encoder: Path) -> Non
     assert {layer.p for layer in layers} == {0.25}
 
 
+def test_dropout_of_a_protocol_reaches_attention_that_has_no_dropout_layer(encoder: Path) -> None:
+    """ModernBERT's, whose config of an export has none."""
+    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, dropout=0.25)
+    attention = model.model.layers[0].attn
+    assert attention.attention_dropout == 0.25 and attention.out_drop.p == 0.25
+    assert build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False).model.layers[0].attn.attention_dropout == 0.0
+
+
 def bert_folder(encoder: Path, folder: Path, config: transformers.PreTrainedConfig) -> Path:
     """An encoder whose tokenizer also makes token types, as BERT's does."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)

@@ -205,8 +205,20 @@ def test_a_cell_whose_model_is_wanted_has_it_beside_it(model: Path, task: Task) 
     assert kept.finished() is not None
 
 
+def test_a_job_repeated_for_its_model_computes_with_as_many_threads(
+    model: Path, task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The number decides the order of sums, and another command may have fewer workers with more threads."""
+    threads: list[int] = []
+    job = job_of(model, task)
+    run_job(job)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    run_job(replace(job, threads=job.threads + 1).keeping_model())
+    assert threads[0] == job.threads and "as in the results" not in capsys.readouterr().out
+
+
 def test_a_job_repeated_for_its_model_has_the_scores_of_the_cell(
-    model: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+    model: Path, task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another machine may compute other scores, which stand in no cell."""
     job = job_of(model, task)
@@ -214,6 +226,7 @@ def test_a_job_repeated_for_its_model_has_the_scores_of_the_cell(
     other = {name: 0.125 for name in read_json(job.file)["scores"]}
     write_json(job.file, {**read_json(job.file), "scores": other})
     assert run_job(job.keeping_model()).scores == other == read_json(job.file)["scores"]
+    assert "and not 12.5 as in the results" in capsys.readouterr().out
     job.file.unlink()
 
     def full(*_: object, **__: object) -> None:

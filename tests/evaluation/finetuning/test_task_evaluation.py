@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from scipy.special import expit
 
 from daybreak.commands.evaluate import evaluate
+from daybreak.commands.predict import predict
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.evaluation.finetuning import forecast, jobs
@@ -102,6 +103,23 @@ def test_the_mean_prediction_of_a_number(encoder: Path, write_task: WriteTask, t
     evaluate(encoder, [str(task)], seeds=1, out=tmp_path / "out", **QUICK)
     (result,) = read_results(tmp_path / "out/results.json")
     assert len(result.combined) == 1
+
+
+@pytest.mark.parametrize("protocol", ["quick", "small"])
+def test_a_number_of_any_size_is_learned_and_predicted_in_its_own_units(
+    protocol: str, encoder: Path, write_task: WriteTask, tmp_path: Path
+) -> None:
+    """A head moves by a few hundredths in a fine-tuning: prices in the hundred thousands would stay far away."""
+    rows = [(word, str(number)) for word, number in (("sun", 210_000), ("rain", 250_000), ("wind", 330_000))] * 12
+    task = write_task(rows, rows, 'kind = "regression"')
+    saved = tmp_path / "saved"
+    evaluate(encoder, [str(task)], protocol=protocol, epochs=8, rate=2e-3, seeds=1, out=tmp_path / "out", save=saved)
+    (result,) = read_results(tmp_path / "out/results.json")
+    assert result.mean > 0.9
+    new = tmp_path / "new.csv"
+    new.write_text("text0\nsun\nrain\nwind\n")
+    found = predict(saved, new, task, out=tmp_path / "predicted.csv", bag_of_words=False)
+    assert [row["prediction"] for row in found] == pytest.approx([210_000, 250_000, 330_000], abs=20_000)
 
 
 def children_of(process: int) -> list[psutil.Process]:

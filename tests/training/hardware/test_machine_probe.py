@@ -120,6 +120,14 @@ def test_a_cpu_tries_bfloat16_unless_its_products_are_far_slower(
     assert probe.precisions(CPU) == expected
 
 
+@pytest.mark.parametrize(("half", "expected"), [(100.1, "bfloat16"), (99.9, "float32")])
+def test_work_that_is_not_timed_takes_the_faster_products(
+    monkeypatch: pytest.MonkeyPatch, half: float, expected: str
+) -> None:
+    monkeypatch.setattr(probe, "matmul_rates", lambda device: {"float32": 100.0, "bfloat16": half})
+    assert probe.faster_precision(CPU) == expected
+
+
 @pytest.mark.parametrize(("major", "half"), [(9, "bfloat16"), (8, "bfloat16"), (7, "float16"), (6, "float16")])
 def test_cards_without_bfloat16_try_float16(
     output: list[str], monkeypatch: pytest.MonkeyPatch, major: int, half: str
@@ -142,7 +150,11 @@ def test_rates_are_measured_once_in_both_precisions(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torch, "mm", counting)
     probe.matmul_rates.cache_clear()
+    torch.manual_seed(3)
+    drawn = torch.rand(4)
+    torch.manual_seed(3)
     rates = probe.matmul_rates(CPU)
+    assert torch.equal(torch.rand(4), drawn)  # dropout of the work that asks does not depend on who asked first
     assert probe.matmul_rates(CPU) is rates
     probe.matmul_rates.cache_clear()  # those of a size of no use
     assert products == [torch.float32, torch.bfloat16] * 5

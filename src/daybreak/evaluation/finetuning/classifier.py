@@ -152,20 +152,31 @@ def _refuse_larger_than_weights(folder: Path, config: Any) -> None:
 
 
 def build_classifier(
-    folder: Path, kind: Kind, labels: Sequence[str], seed: int, untrained: bool, head: str = "stock"
+    folder: Path,
+    kind: Kind,
+    labels: Sequence[str],
+    seed: int,
+    untrained: bool,
+    head: str = "stock",
+    dropout: float | None = None,
 ) -> Any:
-    """Return the encoder with a new head of that kind, in float32, with the dropout of its config.
+    """Return the encoder with a new head of that kind, in float32.
 
     ``seed`` draws the head (with ``untrained``: every weight) and dropout.
 
     Args:
         head: a name of ``heads.HEADS``.
+        dropout: every probability of dropout; None for those of the config.
 
     Raises:
         UserError: transformers has no such head for this encoder, or the weights are missing, torn or incomplete.
     """
     config = load_config(folder)
     kind.configure(config, labels)
+    if dropout is not None:
+        for name, value in config.to_dict().items():
+            if name.endswith(("dropout", "dropout_prob")) and isinstance(value, (int, float)):
+                setattr(config, name, dropout)
     torch.manual_seed(seed)
     if head != "stock":
         if untrained:

@@ -17,7 +17,7 @@ from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.protocols.protocol import Protocol
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.task_kind import Kind
-from daybreak.training.hardware.probe import precisions
+from daybreak.training.hardware.probe import faster_precision
 
 
 def fast_precision(model: Any, kind: Kind, device: torch.device) -> str:
@@ -29,7 +29,7 @@ def fast_precision(model: Any, kind: Kind, device: torch.device) -> str:
     encoder = getattr(model, model.base_model_prefix)
     if (kind.exact and not own_head) or not hasattr(encoder, "set_attn_implementation"):
         return "float32"
-    return "bfloat16" if "bfloat16" in precisions(device) else "float32"
+    return faster_precision(device)
 
 
 class Direct:
@@ -57,6 +57,8 @@ class WorkingCopy(Direct):
         encoder = getattr(self.model, model.base_model_prefix)
         encoder.set_attn_implementation("eager")
         (encoder if isinstance(model, PooledClassifier) else self.model).bfloat16()
+        for worked, own in zip(self.model.buffers(), model.buffers(), strict=True):
+            worked.data = own.detach().clone()  # frequencies of rotary positions, which are not exact in bfloat16
         # Both iterators have the same order and list a shared weight once.
         self._pairs = list(zip(model.parameters(), self.model.parameters(), strict=True))
 

@@ -154,7 +154,7 @@ def fine_tune(
     if fast:
         padding = replace(padding, multiple=LENGTH_MULTIPLE, most=max(rows.lengths))
     batches = Batches(model, kind, padding, rows)
-    if protocol.dropout is not None:
+    if protocol.dropout is not None:  # also of layers whose probability is in no field of the config
         set_dropout(model, protocol.dropout)
     model.train()
     if protocol.frozen:

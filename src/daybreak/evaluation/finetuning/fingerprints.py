@@ -16,6 +16,7 @@ from daybreak.core.files import digest_of
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.baselines.bag_of_words import VERSION
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
+from daybreak.evaluation.tasks.known_tasks import standardizes
 from daybreak.evaluation.tasks.task import Task
 
 LATER_FIELDS = ("heads", "precision", "distillation")
@@ -53,6 +54,8 @@ def task_digest(task: Task, soft_targets: bool = False) -> str:
         "files": {name: digest([path]) for name, path in task.files.items()},
         "read": [task.kind, task.text, task.choices, task.label, task.header, task.format, task.labels],
     }
+    if standardizes(task):
+        described["targets"] = "standardized"
     if soft_targets:
         described["soft_targets"] = [task.metric, VERSION, sklearn.__version__]
     return _digest_of(described)
@@ -91,4 +94,6 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
         "setting": to_dict(setting),
         "seed": seed,
     }
+    if protocol.dropout is not None:
+        identity["dropout"] = "in the config"  # before, only modules of dropout: not ModernBERT's attention
     return _digest_of(identity)

@@ -17,14 +17,18 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_text
+from daybreak.core.formatting import score
 from daybreak.core.serialization import to_dict
+from daybreak.core.terminal import say
 from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
+from daybreak.evaluation.finetuning.target_units import standardized
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
+from daybreak.evaluation.tasks.known_tasks import standardizes
 from daybreak.evaluation.tasks.sequences import with_segments
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.evaluation.tasks.task_kind import Kind
@@ -171,8 +175,9 @@ def run_job(job: FinetuningJob, show: Show = lambda fraction, loss: None) -> Fin
     """Fine-tune, evaluate and write the job's file, or read the file if the job is finished."""
     if (run := job.finished()) is not None:
         return run
-    with _ONE_AT_A_TIME, using_threads(job.threads):
-        return _run(job, show)
+    kept = replace(job, keep=None).finished()  # repeated only to save its model: results refer to the file on disk
+    with _ONE_AT_A_TIME, using_threads(kept.threads if kept else job.threads):
+        return _run(job, kept, show)
 
 
 @contextmanager
@@ -186,14 +191,19 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
+def _run(job: FinetuningJob, kept: FinetuningRun | None, show: Show) -> FinetuningRun:
     started = time.monotonic()
     rows = encoded_task(job)
     kind, labels = kind_of(job.task), rows.data.labels
     device = choose_device()
     model = initial_model(job, rows).to(device)
     precision = compute_precision(model, kind, job.protocol)
-    loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
+    train, units = (rows.train, None)
+    if standardizes(job.task):
+        train, units = standardized(rows.train)
+    loss = fine_tune(model, kind, rows.padding, train, job.protocol, job.setting, job.seed, show)
+    if units:
+        units.give_back_to(model)
     outputs = {part: predict(model, kind, rows.padding, encoded) for part, encoded in rows.parts.items()}
     if not np.isfinite(loss) or not all(np.isfinite(output).all() for part in outputs.values() for output in part):
         raise UserError(
@@ -223,10 +233,14 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
         precision=precision,
         seconds=time.monotonic() - started,
     )
-    kept = replace(job, keep=None).finished()  # repeated only to save its model: results refer to the file on disk
     if kept is None:
         job.file.parent.mkdir(parents=True, exist_ok=True)
         write_text(job.file, json.dumps(to_dict(run), separators=(",", ":")) + "\n")
+    elif kept.scores != run.scores:
+        say(
+            f"The saved model of '{job.task.name}' scores {score(run.scores[job.task.metric])} and not "
+            f"{score(kept.scores[job.task.metric])} as in the results, because it is trained again on another device."
+        )
     if job.keep is not None:  # last: if it fails, the run is not lost
         save_classifier(model, job.folder, job.keep, length=rows.length, most_train_rows=job.protocol.train_rows)
     return kept or run
@@ -249,10 +263,10 @@ def rounded(scored_rows: Mapping[str, np.ndarray]) -> dict[str, list[list[float]
 def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
     """Return the model of a job before fine-tuning, with the head that the protocol gives the task."""
     head, labels = job.protocol.head_of(job.task), rows.data.labels
-    model = build_classifier(job.folder, kind_of(job.task), labels, job.seed, job.random, head)
+    model = build_classifier(job.folder, kind_of(job.task), labels, job.seed, job.random, head, job.protocol.dropout)
     if head != "stock" and kind_of(job.task).numeric:
         with torch.no_grad():  # start at the mean of the training targets
-            model.classifier.bias.fill_(float(np.mean(rows.train.targets)))
+            model.classifier.bias.fill_(0.0 if standardizes(job.task) else float(np.mean(rows.train.targets)))
     return model
 
 

@@ -219,6 +219,14 @@ def known_task(name: str, task_dir: Path | None) -> Task:
     )
 
 
+def standardizes(task: Task) -> bool:
+    """Return whether training standardizes the targets: those of regression tasks of the user, whose scale is unknown.
+
+    The published protocols of the built-in tasks do not.
+    """
+    return task.kind == "regression" and task.name not in KNOWN
+
+
 def whole_task(name: str) -> str:
     """Return the name of the task, or of the whole task for a built-in subset."""
     return KNOWN[name].whole if name in KNOWN else name

@@ -1,0 +1,38 @@
+"""Train a regression on targets with mean 0 and standard deviation 1, and give the model the units of the task back.
+
+A fine-tuning moves a weight by a few hundredths, so the output of a model would not reach targets in the hundreds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from daybreak.evaluation.tasks.batches import EncodedRows
+
+
+@dataclass(frozen=True)
+class Units:
+    """Mean and standard deviation of the targets of training."""
+
+    mean: float
+    deviation: float
+
+    @torch.no_grad()
+    def give_back_to(self, model: nn.Module) -> None:
+        """Change the last layer of a fine-tuned model so that its output has the units of the task."""
+        layers = (module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1)
+        *_, last = layers
+        last.weight.mul_(self.deviation)
+        last.bias.mul_(self.deviation).add_(self.mean)
+
+
+def standardized(rows: EncodedRows) -> tuple[EncodedRows, Units]:
+    """Return rows with standardized targets, and their former units; constant targets become 0."""
+    targets: list[Any] = list(rows.targets)
+    units = Units(statistics.fmean(targets), statistics.pstdev(targets) or 1.0)
+    return replace(rows, targets=[(target - units.mean) / units.deviation for target in targets]), units
