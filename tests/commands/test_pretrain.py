@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import bits, exit_code
+from in_process import bits, exit_code, stopped_at
 from needs import takes_long
 from rendezvous import two_ranks, wait_for_step
 from rich.console import Console
@@ -26,7 +26,7 @@ from small_models import small_recipe
 from daybreak.commands import pretrain
 from daybreak.commands.prepare import prepare
 from daybreak.core import terminal
-from daybreak.core.errors import UserError
+from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.locks import alone_in
 from daybreak.core.run_folder import RunFolder
@@ -238,6 +238,18 @@ def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
     assert read_heartbeat(run.heartbeat) >= seen[-1] - INTERVAL and not [
         thread for thread in threading.enumerate() if thread.name == "heartbeat"
     ]
+
+
+def test_a_run_that_lost_its_decisions_keeps_its_checkpoints(data: Path, tmp_path: Path) -> None:
+    """As in a folder that was copied incompletely."""
+    run = RunFolder(tmp_path / "run")
+    with stopped_at(10), pytest.raises(Interrupted):
+        pretrain.pretrain(small_recipe(budget="40steps"), data=data, out=run.path)
+    kept = sorted(path.name for path in run.checkpoints.iterdir())
+    run.decisions.unlink()
+    with pytest.raises(UserError, match=r"holds checkpoints but not its decisions\.json"):
+        pretrain.pretrain(small_recipe(budget="40steps"), data=data, out=run.path)
+    assert kept and sorted(path.name for path in run.checkpoints.iterdir()) == kept
 
 
 @pytest.mark.usefixtures("ungated")

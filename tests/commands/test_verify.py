@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
+from daybreak.pretraining import replay
 from daybreak.pretraining.replay import difference_error, first_difference
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Decisions, Environment, StepRecord
@@ -92,6 +93,25 @@ def test_a_stopped_run_verifies_up_to_its_newest_checkpoint(
     assert "checkpoints/step-000000031: equal, 31 of 31 steps." in said
     assert f"Verified: steps 0 to 31 of '{run}'" in said
     assert "steps 16 to 31" in verified(run, "--last", 15)
+
+
+def test_a_checkpoint_that_the_run_replaces_during_the_replay_is_not_compared(
+    data: Path, shape: list[str], verified: Verified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with stopped_at(30):
+        assert exit_code("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 143
+    found = replay.find_weights
+
+    def then_replaced(*arguments: Any) -> Any:
+        weights = found(*arguments)
+        shutil.rmtree(run / "checkpoints" / "step-000000031")
+        return weights
+
+    monkeypatch.setattr(replay, "find_weights", then_replaced)
+    said = verified(run)
+    assert "checkpoints/step-000000031: the run has replaced it, so it is not compared, 31 of 31 steps." in said
+    assert "before-decay/step-000000016: equal" in said and "and 1 sets of weights" not in said
 
 
 def test_a_killed_run_that_went_on_verifies(

@@ -98,6 +98,20 @@ def test_tensors_that_do_not_fit_are_refused_before_anything_is_loaded(file: str
     assert all(torch.equal(value, before[name]) for name, value in again.state_dict().items())
 
 
+def test_an_optimizer_whose_state_has_other_shapes_is_resumed(tmp_path: Path) -> None:
+    """Adafactor keeps a row and a column of the squares of each matrix."""
+    model, _ = fresh(1)
+    optimizer = torch.optim.Adafactor(model.parameters())
+    train(model, optimizer)
+    checkpoint.save(tmp_path, at(3), model, optimizer)
+    again, _ = fresh(2)
+    other = torch.optim.Adafactor(again.parameters())
+    assert checkpoint.load_newest(tmp_path, again, other) == (at(3), [])
+    for pair in ((model, optimizer), (again, other)):
+        train(*pair)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(model.parameters(), again.parameters(), strict=True))
+
+
 def test_a_checkpoint_before_the_first_step_loads(tmp_path: Path) -> None:
     model, optimizer = fresh(1)
     checkpoint.save(tmp_path, at(0), model, optimizer)

@@ -15,6 +15,7 @@ from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.errors import PeerLost, UserError
 from daybreak.core.run_folder import RunFolder
 from daybreak.training import loop
+from daybreak.training.clock import reserve_for
 from daybreak.training.loop import fit
 from daybreak.training.phases import SecondPhase
 from daybreak.training.schedule import Trapezoid
@@ -106,6 +107,30 @@ def test_a_lost_process_leaves_a_checkpoint_of_the_last_whole_step(
     assert (progress.step, progress.second_from) == (step, None)
     fit(rest, progress)
     assert equal(whole, rest)
+
+
+def test_one_stall_in_a_validation_does_not_move_the_end_of_the_run(tmp_path: Path) -> None:
+    """A few sequences are validated in between, so a stall of one second looks like minutes for all of them."""
+    made = training(tmp_path)
+    made.validation.row_seconds = 0.01
+    timer = loop.CheckpointTimer(made.validation.row_seconds)
+    timer.saves.append(0.1)
+    reserves = []
+    for seconds in (1.0, 0.02, 0.02):
+        timer.rows.append(seconds)
+        loop.keep_back(made, timer)
+        reserves.append(made.clock.reserve)
+    usual = [reserve_for(validation=row * made.validation.rows, save=0.1, step=0.0) for row in (0.01, 0.02, 0.02)]
+    assert reserves == pytest.approx(usual)
+
+
+def test_the_reserve_follows_the_steps_of_the_second_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take several times as long as those of before, and the last one must not overrun the budget."""
+    seen: list[list[float]] = []
+    monkeypatch.setattr(loop, "keep_back", lambda _, timer: seen.append(list(timer.steps)))
+    made = training(tmp_path, phase2=SecondPhase(start=0.5, length=12))
+    journaled(replace(made, phases=made.phases * 2))
+    assert [len(steps) for steps in seen] == [1]
 
 
 def test_the_best_checkpoints_of_a_run_take_little_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

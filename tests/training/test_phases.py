@@ -201,6 +201,7 @@ def test_the_history_survives_json_and_holds_hundredths() -> None:
 def test_each_phase_sees_its_own_schedule_from_0_to_1() -> None:
     fresh, same = SecondPhase(start=0.8, lr=1e-3), SecondPhase(start=0.8)
     assert schedule_progress(fresh, None, 0.4) == pytest.approx(0.5)
+    assert schedule_progress(fresh, 0.8, 0.7) == 0.0, "after a return to an earlier step, in a new process"
     assert schedule_progress(fresh, 0.8, 0.8) == 0.0 and schedule_progress(fresh, 0.8, 1.0) == 1.0
     assert schedule_progress(same, None, 0.4) == 0.4 and schedule_progress(same, 0.8, 0.9) == 0.9
 

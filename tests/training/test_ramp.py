@@ -29,6 +29,7 @@ def test_the_first_crammed_bert_counts_microbatches() -> None:
     found = [ramp.rows(4096, 0.9, 128 * step, 128) for step in (0, 9_374, 9_375, 150_000, 299_999, 300_000, 500_000)]
     assert found == [128, 128, 256, 17 * 128, 4096, 4096, 4096]
     assert Ramp(microbatches=300_000).rows(4032, 0.0, 96 * 300_000, 96) == 42 * 96
+    assert Ramp(microbatches=300_000).rows(4032, 1.0, 0, 96) == 42 * 96, "the whole batch, as for a second phase"
 
 
 def test_without_a_ramp_the_batch_is_what_it_is() -> None:

@@ -50,6 +50,7 @@ from daybreak.pretraining.run_end import finish
 from daybreak.pretraining.run_start import (
     check_folder,
     check_tokenizer,
+    has_steps,
     other_tokenizer,
     refuse_other_tokenizer,
     write_start,
@@ -256,6 +257,11 @@ def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
 def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: ExitStack, created: bool) -> Summary | None:
     run = job.run
     fresh = world.broadcast(not run.decisions.exists())
+    if world.any(fresh and world.is_first and has_steps(run)):
+        raise UserError(
+            f"'{run.path}' holds checkpoints but not its decisions.json.",
+            "Restore that file, start again with --overwrite, or choose another --out.",
+        )
     try:
         if world.any(run.decisions.exists()) and fresh:
             raise UserError(

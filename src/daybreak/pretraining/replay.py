@@ -125,25 +125,27 @@ def replay(
     training = replace(training, phases=with_microbatch(training.phases, settings.microbatch))
     if settings.compiled:
         _compile(job.run, training, progress)
-    total = saved[-1].step
+    total, names = saved[-1].step, list[str]()
     with working("Verifying") as work:
         monitors = (Live(work, None, training.validation.unigram_loss), norms) if world.is_first else ()
         for weights in saved:
             clock = ReplayClock(trace[: weights.step])
             progress = fit(replace(training, clock=clock, monitors=monitors), progress)
-            differences = [norms.difference, _difference(job.recipe, training, weights)]
+            replaced = not weights.exported and not weights.path.is_dir()  # by a run that is not finished
+            differences = [norms.difference, "" if replaced else _difference(job.recipe, training, weights)]
             if weights.exported and not any(differences) and world.is_first:
                 differences.append(_validation_difference(job.run, training))
             # Only the first rank knows the recorded norms.
             if found := world.broadcast("; ".join(filter(None, differences))):
                 raise difference_error(job.run, decisions, found)
-            say(f"{weights.name}: equal, {weights.step:,} of {total:,} steps.")
-    compared = f"{norms.compared:,} recorded gradient norms and {len(saved)} sets of weights"
+            verdict = "the run has replaced it, so it is not compared" if replaced else "equal"
+            say(f"{weights.name}: {verdict}, {weights.step:,} of {total:,} steps.")
+            names += [] if replaced else [weights.name]
+    compared = f"{norms.compared:,} recorded gradient norms and {len(names)} sets of weights"
     say(f"Verified: steps {first:,} to {total:,} of '{job.run.path}' are equal bit for bit ({compared}).")
     loss = read_json(job.run.summary, Summary).validation.loss if saved[-1].exported else None
     if loss is not None:
         say(f"The held-out loss of the exported model equals the recorded one: {loss:.3f} nats.")
-    names = [weights.name for weights in saved]
     return Verified(first=first, last=total, gradient_norms=norms.compared, weights=names, loss=loss)
 
 

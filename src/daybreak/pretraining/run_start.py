@@ -33,7 +33,7 @@ def check_recipe(run: RunFolder, recipe: Recipe) -> None:
     """Raise UserError if the folder is none of a run, or belongs to another recipe or another budget."""
     if not run.recipe.exists():
         refuse_not_utf8(run.path)
-        if run.strange() or _has_steps(run):
+        if run.strange() or has_steps(run):
             raise UserError(f"'{run.path}' holds other files and is not a run folder.", "Choose another --out.")
         return
     different = first_difference(load_recipe(run.recipe), recipe)
@@ -53,7 +53,7 @@ def check_recipe(run: RunFolder, recipe: Recipe) -> None:
         )
 
 
-def _has_steps(run: RunFolder) -> bool:
+def has_steps(run: RunFolder) -> bool:
     """Whether there are checkpoints past step 0, which a new start would delete."""
     return run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir())
 

@@ -20,6 +20,8 @@ from daybreak.training.guard import Health, LossScale
 from daybreak.training.phases import LossHistory
 
 KEEP = 2
+LIKE_PARAMETER = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+"""States of optimizers that have the shape of their parameter; an optimizer of the user may have others."""
 WEIGHTS, MOMENTS, AVERAGE = "model.safetensors", "optimizer.safetensors", "average.safetensors"
 
 
@@ -263,10 +265,10 @@ def misfit(
                 return f"the {what} '{name}' are missing, unknown or of another size"
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, tensor in saved.moments.items():
-        index = key.partition(".")[0]
+        index, _, name = key.partition(".")
         if not index.isdecimal() or int(index) >= len(parameters):
             return f"the optimizer has no parameter for '{key}'"
-        if tensor.numel() != 1 and tensor.shape != parameters[int(index)].shape:
+        if name in LIKE_PARAMETER and tensor.shape != parameters[int(index)].shape:
             return f"the optimizer's '{key}' has another size than its parameter"
     return ""
 

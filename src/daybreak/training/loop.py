@@ -50,7 +50,7 @@ def fit(training: Training, progress: Progress) -> Progress:
             run was lost; a checkpoint exists.
     """
     peaks = [group["lr"] for group in training.optimizer.param_groups]
-    recorder, timer = StepRecorder(training), CheckpointTimer()
+    recorder, timer = StepRecorder(training), CheckpointTimer(training.validation.row_seconds)
     mark = None
     plateau_loss = training.plateau_loss if training.phase2.when_flat else 0.0
     training.model.train()
@@ -88,8 +88,12 @@ def fit(training: Training, progress: Progress) -> Progress:
                 )
                 progress = result.progress
                 seconds = time.monotonic() - started
-                timer.steps.append(seconds)
                 training.time_by_category["train"] += seconds
+                if second_starts:  # its steps take longer
+                    timer.steps.clear()
+                timer.steps.append(seconds)
+                if second_starts:
+                    keep_back(training, timer)
                 if training.average:
                     training.average.update(progress.step, tick.progress)
                 observe(training, recorder, before, result, tick, rate)
@@ -175,15 +179,21 @@ def interim_validation(training: Training, progress: Progress, tick: Tick, timer
         return progress
     rows = training.decisions.validation_rows
     record = validate(training, progress, tick, rows=rows)
-    if timer.saves:  # the reserve follows the current timings, not those of the start
-        whole = training.validation.whole_seconds(training.validation.row_seconds)
-        training.clock.keep_back(reserve_for(validation=whole, save=timer.saving, step=timer.stepping))
+    timer.rows.append(training.validation.row_seconds)
+    keep_back(training, timer)
     better = record.loss < (math.inf if progress.best is None else progress.best)
     if not better or not training.run or not timer.may_keep_best(tick.elapsed):
         return progress
     timer.best_kept_at, progress = tick.elapsed, replace(progress, best=record.loss)
     write(training, progress, training.run.best, keep=1)
     return progress
+
+
+def keep_back(training: Training, timer: CheckpointTimer) -> None:
+    """Reserve time for the end of the run by the current timings, not those of the start."""
+    if timer.saves and timer.rows:
+        whole = training.validation.whole_seconds(timer.validating)
+        training.clock.keep_back(reserve_for(validation=whole, save=timer.saving, step=timer.stepping))
 
 
 def validate(training: Training, progress: Progress, tick: Tick, *, rows: int, final: bool = False) -> ValidationRecord:
@@ -233,14 +243,18 @@ def write(training: Training, progress: Progress, folder: Path, *, keep: int) ->
 
 
 class CheckpointTimer:
-    """Decides when the next checkpoint is due, and knows the usual seconds of a checkpoint and of a step.
+    """Decides when the next checkpoint is due, and knows the usual seconds of a checkpoint, a step and a validation.
 
     They are medians of the last three: a disk that hangs once, or a process that is stopped for a while, says nothing
     about the next checkpoint and the end of the run.
+
+    Args:
+        row_seconds: seconds of a validated sequence before the first step; 0 if unknown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, row_seconds: float = 0.0) -> None:
         self.saves, self.steps = deque[float](maxlen=3), deque[float](maxlen=3)
+        self.rows = deque[float]([row_seconds] if row_seconds else [], maxlen=3)
         self.best_kept_at = 0.0
         """Charged seconds at which this process last kept the best checkpoint."""
         self._last = time.monotonic()
@@ -263,6 +277,11 @@ class CheckpointTimer:
     def stepping(self) -> float:
         """Seconds of a step; 0 before the first one."""
         return statistics.median_low(self.steps) if self.steps else 0.0
+
+    @property
+    def validating(self) -> float:
+        """Seconds of a validated sequence; 0 before the first one."""
+        return statistics.median_low(self.rows) if self.rows else 0.0
 
     def save_if_due(self, training: Training, progress: Progress) -> None:
         interval = max(CHECKPOINT_SECONDS, self.saving / CHECKPOINT_FRACTION)

@@ -150,4 +150,5 @@ def schedule_progress(second: SecondPhase, second_from: float | None, progress: 
         return progress
     if second_from is None:
         return progress / second.start
-    return (progress - second_from) / (1 - second_from)
+    # A run that returned to an earlier step, and is resumed before it gets there again, is before the second phase.
+    return max(0.0, (progress - second_from) / (1 - second_from))

@@ -40,7 +40,7 @@ class Ramp:
 
         Args:
             full: sequences of a step after the ramp; returned unchanged without a ramp.
-            progress: fraction of the run that has passed.
+            progress: fraction of the run that has passed; 1 for the whole batch.
             read: position of the next sequence, see ``Progress.position``; an extended run continues the count of its
                 parent.
             batch_multiple: sequences that all devices process at a time.
@@ -49,6 +49,8 @@ class Ramp:
             return full
         multiple = min(self.batch_multiple or batch_multiple, full)
         largest = full // multiple * multiple
+        if progress >= 1.0:
+            return largest
         if self.microbatches:
             grown = full * (read // multiple) // (self.microbatches * multiple)
         else:
