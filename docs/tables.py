@@ -44,6 +44,7 @@ HOURS = {
     ("`tiny`", 30): SEEDS_30["`tiny`"],
     ("`mini`", 45): ["2026-11-24-mini-45m"],
     ("`mini`", 120): ["2026-11-25-mini-2h", "2026-11-24-mini-2h"],
+    ("`mini`", 300): ["2026-11-27-mini-150m"],
 }
 """Runs of the flagship on general text, by recipe and minutes of one core."""
 BESIDE_ALL = {
