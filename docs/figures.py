@@ -48,8 +48,9 @@ def figure() -> Any:
             ends = {"x": [17, 370], "y": [value, value], "name": name, "showlegend": column == 1}
             drawn.add_scatter(**ends, mode="lines", line={"color": QUIET, "dash": dash}, row=1, col=column)
     drawn.update_xaxes(
-        type="log", range=[1.23, 2.57], tickvals=[20, 30, 45, 120, 300], title="minutes of one core", gridcolor="#e3e5e0"
-    )
+        type="log", range=[1.23, 2.57], tickvals=[20, 30, 45, 120, 300], title="minutes of one core",
+        gridcolor="#e3e5e0",
+    )  # fmt: skip
     drawn.update_yaxes(gridcolor="#e3e5e0", automargin=True)
     drawn.update_layout(
         template="none", width=WIDTH, height=HEIGHT, margin={"l": 36, "r": 12, "t": 66, "b": 48},

@@ -135,7 +135,7 @@ def test_a_second_phase_that_never_started_is_not_in_the_export(tales: Path, tmp
     run = tmp_path / "run"
     words = ["pretrain", "bert-2018", "--data", tales, "--out", run, "--budget", "20steps", *ON_TALES]
     command(*words, "--phase2.start", "1", "--phase2.when-flat", "--phase2.length", "160")
-    assert json.loads((run / "model" / "tokenizer_config.json").read_text())["model_max_length"] == 128
+    assert json.loads((run / "model" / "tokenizer_config.json").read_text())["model_max_length"] == 32
     assert "trained on sequences of 32 tokens." in (run / "model" / "README.md").read_text()
 
 
