@@ -25,6 +25,7 @@ DISTILLED = "2026-11-24-tiny-15000steps-distilled"
 ALL_ROWS = {
     "`tiny`, 30 minutes of one thread": "2026-11-25-tiny-30m-all-rows.json",
     "`mini`, two hours of one thread": "2026-11-26-mini-2h-all-rows.json",
+    "`mini`, two and a half hours of two threads": "2026-11-27-mini-150m-all-rows.json",
 }
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
