@@ -19,7 +19,6 @@ from daybreak.core.formatting import check_price, compact, count
 from daybreak.core.terminal import duration, say, working
 from daybreak.data.sequences.shards import open_shards
 from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, predict_loss, shipped_law
-from daybreak.forecasting.live import forecast_words
 from daybreak.forecasting.tasks import shipped_tasks
 from daybreak.schemas.forecast import Candidate, Plan, TaskForecast
 from daybreak.training.monitoring.disk import gigabytes, most_bytes
@@ -168,7 +167,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
         difficulty=made.difficulty,
         speed_spread=SPEED_SPREAD,
     )
-    lines.append(f"Twice the time: {forecast_words(predict_loss(shipped_law(), doubled))}.")
+    lines.append(f"Twice the time: {predict_loss(shipped_law(), doubled).words_with_reason}.")
     lines += task_lines(chosen.tasks)
     if not torch.cuda.is_available():
         lines.append(_on_gpus(made.candidates[-1], budget))

@@ -22,6 +22,15 @@ FINDER = ".DS_Store"
 """Name of a file of macOS, which its Finder does not show."""
 
 
+def cache_folder() -> Path:
+    """Return the user's cache folder of Daybreak, which may not exist.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "daybreak"
+
+
 def make_folder(path: Path) -> Path:
     """Create ``path`` with its parents and check that it is writable."""
     try:

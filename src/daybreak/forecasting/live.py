@@ -58,7 +58,7 @@ class ForecastMonitor:
         self._keep(run, correct(self._law, run, mark, seen))
         if first:
             level = verdict(seen, usual(self._law, run, mark))
-            say(f"{level} Forecast of the final loss: {forecast_words(self.forecasts[-1])}.")
+            say(f"{level} Forecast of the final loss: {self.forecasts[-1].words_with_reason}.")
 
     def _from_here(self, run: RunSpec, progress: float) -> RunSpec:
         """Return the run with the uncertainty of its remaining tokens."""
@@ -82,12 +82,6 @@ class ForecastMonitor:
 
     def on_machine(self, record: MachineRecord) -> None:
         """Do nothing."""
-
-
-def forecast_words(forecast: Forecast) -> str:
-    """Return the forecast, with the reason if it is rough."""
-    rough = f"; rough, because of {forecast.beyond}" if forecast.beyond else ""
-    return f"{forecast.loss:.2f} ({forecast.interval}{rough})"
 
 
 def verdict(seen: float, band: Forecast) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from daybreak.data.sequences.sentence_pairs import SentencePairs
@@ -29,7 +28,9 @@ def hidden_size_of(size: str) -> int:
     return SHAPES[size][1]
 
 
-def masked_only(size: str, faithful: bool, *, dropout: float = 0.0, **more: Any) -> BertEncoder:
+def masked_only(
+    size: str, faithful: bool, *, dropout: float = 0.0, truncated_start: bool = False, **more: Any
+) -> BertEncoder:
     """Hugging Face's BertForMaskedLM: no pooler, no next-sentence head."""
     layers, hidden_size, heads, intermediate_size = SHAPES[size]
     return BertEncoder(
@@ -40,7 +41,7 @@ def masked_only(size: str, faithful: bool, *, dropout: float = 0.0, **more: Any)
         dropout=dropout,
         attention_dropout=dropout,
         init_std=init_std(hidden_size, faithful),
-        truncated_start=is_narrow(hidden_size, faithful),
+        truncated_start=truncated_start or is_narrow(hidden_size, faithful),
         # With these initial weights a narrow BERT leaves the unigram plateau in minutes (docs/log.md).
         sinusoidal_start=is_narrow(hidden_size, faithful),
         **correlations(hidden_size, faithful),
@@ -51,9 +52,7 @@ def masked_only(size: str, faithful: bool, *, dropout: float = 0.0, **more: Any)
 def google(size: str, faithful: bool) -> BertEncoder:
     """The original encoder: 512 positions, tanh-approximated GELU, dropout on, next-sentence head."""
     rate = dropout(hidden_size_of(size), faithful)
-    return replace(
-        masked_only(size, faithful, dropout=rate, activation="gelu_new", next_sentence=True), truncated_start=True
-    )
+    return masked_only(size, faithful, dropout=rate, activation="gelu_new", next_sentence=True, truncated_start=True)
 
 
 def on_sentence_pairs(

@@ -223,7 +223,7 @@ def _budget(run: RunRecords) -> str:
 
 
 def _several(runs: Sequence[RunRecords]) -> Block:
-    validated = [(run.validation.loss, run) for run in _rankable(runs) if run.validation is not None]
+    validated = [(run.ranked.loss, run) for run in runs if run.ranked is not None]
     words = "The tables below compare what they have in common."
     if any(run.pretrained_here for run in runs):
         words = "Fewer than two of them have been validated, so no losses are compared."
@@ -248,11 +248,6 @@ def _several(runs: Sequence[RunRecords]) -> Block:
     notes = [*([note(reason, "warning")] if reason else []), *_warnings(runs)]
     beaten = baseline_sentences({run.label: run.results for run in runs})
     return header(BRAND, f"{len(runs)} {things} compared", "", f"{beaten} {words}".strip(), *notes)
-
-
-def _rankable(runs: Sequence[RunRecords]) -> list[RunRecords]:
-    """The validated runs without those whose model was refused, which have no result (RULES.md)."""
-    return [run for run in runs if run.validation is not None and not (run.summary and run.summary.is_refused)]
 
 
 def _without_seed(run: RunRecords) -> str:
@@ -302,9 +297,8 @@ def _incomparable(runs: Sequence[RunRecords]) -> str:
 
 def comparison(runs: Sequence[RunRecords]) -> Block:
     """A table with one row per run; the best loss and accuracy are marked."""
-    ranked = [] if _incomparable(runs) else _rankable(runs)
-    records = [run.validation for run in ranked if run.validation is not None]
-    best = min((each.loss for each in records), default=None), max((each.accuracy for each in records), default=None)
+    ranked = [] if _incomparable(runs) else [run.ranked for run in runs if run.ranked is not None]
+    best = min((record.loss for record in ranked), default=None), max((each.accuracy for each in ranked), default=None)
     rows = []
     for number, run in enumerate(runs):
         if not run.pretrained_here:
@@ -326,7 +320,7 @@ def comparison(runs: Sequence[RunRecords]) -> Block:
             "Time": join(duration(run.elapsed), small(f"of {_budget(run)}{'' if summary else ', not ended'}")),
         }
         if record is not None:
-            is_best = (run in ranked and record.loss == best[0], run in ranked and record.accuracy == best[1])
+            is_best = run.ranked and record.loss == best[0], run.ranked and record.accuracy == best[1]
             row |= {
                 "Held-out loss": styled(f"{record.loss:.3f}", "best" if is_best[0] else "plain"),
                 "from unigram baseline": signed(record.loss - record.unigram_loss, 3),

@@ -141,6 +141,11 @@ class RunRecords:
         return self.validations[-1] if self.validations else None
 
     @property
+    def ranked(self) -> ValidationRecord | None:
+        """The validation, if it may be ranked: a run whose model was refused has no result (RULES.md)."""
+        return None if self.summary is not None and self.summary.is_refused else self.validation
+
+    @property
     def elapsed(self) -> float:
         """Seconds charged to the budget so far."""
         if self.summary is not None:

@@ -82,6 +82,12 @@ class Forecast:
         return f"{self.loss:.2f} ({self.interval})"
 
     @property
+    def words_with_reason(self) -> str:
+        """The forecast, with the reason if it is rough."""
+        rough = f"; rough, because of {self.beyond}" if self.beyond else ""
+        return f"{self.loss:.2f} ({self.interval}{rough})"
+
+    @property
     def interval(self) -> str:
         return f"{self.low:.2f} to {self.high:.2f}"
 

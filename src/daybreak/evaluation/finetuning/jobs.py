@@ -24,7 +24,7 @@ from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
-from daybreak.evaluation.finetuning.target_units import standardized
+from daybreak.evaluation.finetuning.target_units import Units, standardized
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
@@ -66,6 +66,8 @@ class EncodedTask:
     """The rows to predict for a submission, by name of its file."""
     length: int
     """Most tokens of a sequence."""
+    units: Units | None = None
+    """Those of the training targets, if these are standardized."""
 
 
 def max_sequence_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
@@ -97,6 +99,9 @@ def encode_task(
     train = training_subset(data.train, protocol.train_rows)
     if weight := protocol.distillation_of(data.task):
         train = with_soft_targets(kind, data, train, weight, kept)
+    units = None
+    if standardizes(data.task):
+        train, units = standardized(train)
     names = [file.name for file in data.task.unlabelled] if unlabelled else []
     return EncodedTask(
         data,
@@ -105,6 +110,7 @@ def encode_task(
         parts={name: encoded(rows) for name, rows in data.parts.items()},
         unlabelled={name: encoded(kind.load_unlabelled(data.task, name)) for name in names},
         length=length,
+        units=units,
     )
 
 
@@ -198,12 +204,9 @@ def _run(job: FinetuningJob, kept: FinetuningRun | None, show: Show) -> Finetuni
     device = choose_device()
     model = initial_model(job, rows).to(device)
     precision = compute_precision(model, kind, job.protocol)
-    train, units = (rows.train, None)
-    if standardizes(job.task):
-        train, units = standardized(rows.train)
-    loss = fine_tune(model, kind, rows.padding, train, job.protocol, job.setting, job.seed, show)
-    if units:
-        units.give_back_to(model)
+    loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
+    if rows.units:
+        rows.units.give_back_to(model)
     outputs = {part: predict(model, kind, rows.padding, encoded) for part, encoded in rows.parts.items()}
     if not np.isfinite(loss) or not all(np.isfinite(output).all() for part in outputs.values() for output in part):
         raise UserError(
@@ -266,7 +269,7 @@ def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
     model = build_classifier(job.folder, kind_of(job.task), labels, job.seed, job.random, head, job.protocol.dropout)
     if head != "stock" and kind_of(job.task).numeric:
         with torch.no_grad():  # start at the mean of the training targets
-            model.classifier.bias.fill_(0.0 if standardizes(job.task) else float(np.mean(rows.train.targets)))
+            model.classifier.bias.fill_(float(np.mean(rows.train.targets)))
     return model
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
 
-from daybreak.evaluation.tasks.batches import EncodedRows
+from daybreak.evaluation.tasks.task import LabelledRows
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,7 @@ class Units:
         last.bias.mul_(self.deviation).add_(self.mean)
 
 
-def standardized(rows: EncodedRows) -> tuple[EncodedRows, Units]:
+def standardized(rows: LabelledRows) -> tuple[LabelledRows, Units]:
     """Return rows with standardized targets, and their former units; constant targets become 0."""
-    targets: list[Any] = list(rows.targets)
-    units = Units(statistics.fmean(targets), statistics.pstdev(targets) or 1.0)
-    return replace(rows, targets=[(target - units.mean) / units.deviation for target in targets]), units
+    units = Units(statistics.fmean(rows.targets), statistics.pstdev(rows.targets) or 1.0)
+    return replace(rows, targets=[(target - units.mean) / units.deviation for target in rows.targets]), units

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, called
 from daybreak.core.errors import Interrupted, PeerLost, UserError, reason
+from daybreak.core.files import cache_folder
 from daybreak.core.terminal import say
 from daybreak.training.objectives.loss import loss_and_gradient
 
@@ -48,7 +48,7 @@ def keep_compiled() -> None:
     if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
         return
     try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "daybreak" / "compiled"
+        folder = cache_folder() / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # a user without a home
         return

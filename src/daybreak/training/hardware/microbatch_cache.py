@@ -7,18 +7,16 @@ cannot be read or written, the microbatch is measured again. A microbatch that n
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import parse_json, write_json
+from daybreak.core.files import cache_folder, parse_json, write_json
 from daybreak.core.serialization import fingerprint
 
 
 def cache_file() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "daybreak" / "microbatch.json"
+    return cache_folder() / "microbatch.json"
 
 
 def recall(facts: Any) -> int | None:
