@@ -33,7 +33,7 @@ PARENT_FILES = (
 """Files needed to continue a model, without code and pickles. The last ones say whether Daybreak trained it."""
 BUDGET_FILES = tuple(f"{part}_budget_*.json" for part in ("arch", "data", "train"))
 WRITTEN = {
-    "model": ["onnx/model.onnx", *BUDGET_FILES, *FILES, *sentence_modules(0, 0)],
+    "model": ["README.md", "onnx/model.onnx", *BUDGET_FILES, *FILES, *sentence_modules(0, 0)],
     "dataset": ["tokenizer/*", "*.bin"],
 }
 """Files of an earlier push that are removed if the new one lacks them: with them, a repository would mix two models,
