@@ -33,11 +33,12 @@ from daybreak.reporting import training
 from daybreak.reporting.background import background
 from daybreak.reporting.compute import capacity, cost, flops_words, trained
 from daybreak.reporting.headline import loss_sentence
+from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.schemas.changes import Change
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.run import ContextUse, FillMask, RankerScore, Retrieval, RetrievalExample, Summary, VisibleContext
-from daybreak.schemas.tasks import TaskResult
+from daybreak.schemas.tasks import Comparison, TaskResult
 
 MEGABYTE = 10**6
 
@@ -47,7 +48,7 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     assert "A text encoder with 1.48 million parameters, trained for 2m 59s on Some CPU @ 2.5 GHz" in text
     assert "its held-out loss is 4.57 nats, 1.72 below the 6.28" in text
     assert "against 5.2 % for always predicting the most frequent token" in text
-    assert "Of 2 tasks pretraining helps on 2 and harms on 0 by more than the spread over seeds." in text
+    assert "Of 2 tasks with at least 3 seeds, pretraining raises the score on 2 and lowers it on 0" in text
     for part in ("Training", "Tasks", "Fill-mask examples", "Time by category", "Use the model", "Background"):
         assert part in text
     assert "Not in the folder" not in text and "has not ended" not in text
@@ -55,24 +56,46 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("single", "protocols", "said"),
+    ("few", "protocols", "said"),
     [
-        ((), ("quick", "small"), "Of 2 results pretraining helps on 2 and harms on 0"),
-        (("cola",), ("quick", "quick"), "Of 1 task with two seeds or more pretraining helps on 1 and harms on 0"),
-        (("cola", "rte"), ("quick", "quick"), "With one seed per task the spread is unknown, so the effect"),
+        ((), ("quick", "small"), "Of 2 results with at least 3 seeds, pretraining raises the score on 2 and lowers it"),
+        (
+            ("cola",),
+            ("quick", "quick"),
+            "Of 1 task with at least 3 seeds, pretraining raises the score on 1 and lowers",
+        ),
+        (("cola", "rte"), ("quick", "quick"), "With fewer than 3 seeds per task, the effect of pretraining is not"),
     ],
 )
-def test_tasks_with_one_seed_say_nothing_of_pretraining(single, protocols, said, tmp_path):
-    """The networks without pretraining have one seed on the tasks ``single``."""
+def test_tasks_with_few_seeds_say_nothing_of_pretraining(few, protocols, said, tmp_path):
+    """The networks without pretraining have two seeds on the tasks ``few``."""
     results = []
-    for task, protocol in zip(("cola", "rte" if single else "cola"), protocols):
-        scores = {"pretrained": [0.61, 0.62, 0.63], "untrained": [0.4, 0.41][: 1 if task in single else 2]}
+    for task, protocol in zip(("cola", "rte" if few else "cola"), protocols):
+        scores = {"pretrained": [0.61, 0.62, 0.63], "untrained": [0.4, 0.41, 0.42][: 2 if task in few else 3]}
         results += [small_tasks.result(task, {"mcc": each}, model=model, protocol=protocol) for model, each in
                     scores.items()]  # fmt: skip
     write_json(RunFolder(tmp_path).results, results)
     text = words(report([tmp_path], tmp_path / "report.html").read_text())
     assert said in text
-    assert ("s helped by pretraining" in text) == (len(single) < 2)
+    assert ("higher with pretraining" in text) == (len(few) < 2)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"low": -0.09, "high": 0.034}, "pretraining helps on 1 and harms on 0"),
+        ({"b": 0.3, "low": -0.09, "high": -0.01}, "pretraining helps on 1 and harms on 1"),
+    ],
+)
+def test_paired_comparisons_decide_what_the_head_says_of_pretraining(write_run, found, said):
+    """The spread over seeds alone would count both tasks as helped."""
+    usual = Comparison(
+        task="cola", protocol="quick", metric="mcc", model_a="untrained", model_b="pretrained", seeds=[0, 1, 2],
+        rows=277, a=0.4, b=0.6, spread=0.01, low=0.1, high=0.3, better=1.0,
+    )  # fmt: skip
+    page = words(render_page([read_run(write_run())], [usual, dataclasses.replace(usual, task="rte", **found)]))
+    assert f"Paired comparisons on 2 tasks: {said}." in page
+    assert "by paired comparison" in page
 
 
 def first_sentence(page: str) -> str:

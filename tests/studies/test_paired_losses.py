@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from daybreak.evaluation.scoring.resampling import t_interval
 from daybreak.schemas.studies import CurvePoint
-from daybreak.studies.paired_losses import compare, compare_all, interval, reached, time_ratios
+from daybreak.studies.paired_losses import compare, compare_all, reached, time_ratios
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=8))
 def test_the_interval_is_that_of_scipys_paired_t_test(losses: list[tuple[float, float]]) -> None:
     a, b = np.array(losses).T
-    ends = interval((b - a).tolist())
+    ends = t_interval((b - a).tolist())
     assert ends is not None
     if np.ptp(b - a) > 1e-6:
         expected = stats.ttest_rel(b, a).confidence_interval(0.95)

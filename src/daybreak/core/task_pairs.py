@@ -37,6 +37,11 @@ class TaskPair:
         return found
 
     @property
+    def seeds(self) -> tuple[list[int], list[int]]:
+        """The seeds of both sides, with pretraining first."""
+        return (self.pretrained.seeds if self.pretrained else [], self.untrained.seeds if self.untrained else [])
+
+    @property
     def gain(self) -> float | None:
         """Difference of the means of the headline metric, in its own unit; None if one side is missing."""
         if self.pretrained is None or self.untrained is None:
@@ -48,7 +53,7 @@ class TaskPair:
         """Comparison of the gain with the spread over seeds, in words; empty if one side is missing."""
         if self.gain is None or self.pretrained is None or self.untrained is None:
             return ""
-        if min(len(self.pretrained.seeds), len(self.untrained.seeds)) < 2:
+        if min(map(len, self.seeds)) < 2:
             return ONE_SEED
         spread = max(self.pretrained.spread, self.untrained.spread)
         return BEYOND_SPREAD if abs(self.gain) > spread + ROUNDING else WITHIN_SPREAD

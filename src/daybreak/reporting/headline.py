@@ -6,11 +6,11 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from daybreak.core.formatting import count, listed, percent, score, signed, significant
 from daybreak.core.task_pairs import (
     BEYOND_SPREAD,
-    ONE_SEED,
     TaskPair,
     baseline_sentence,
     baseline_sentences,
@@ -35,7 +35,7 @@ from daybreak.reporting.blocks import (
 )
 from daybreak.reporting.runs import SILENCE, RunRecords
 from daybreak.schemas.run import ValidationRecord
-from daybreak.schemas.tasks import TaskResult
+from daybreak.schemas.tasks import CLAIM_SEEDS, Comparison, TaskResult
 
 NAMES_LISTED = 6
 """Most labels that a sentence lists."""
@@ -44,17 +44,23 @@ SAME_UNIGRAM_LOSS = 1e-5
 BRAND = "Daybreak report"
 
 
-def headline(runs: Sequence[RunRecords]) -> Block:
-    """The head of the page for one run, or for several."""
-    return _one(runs[0]) if len(runs) == 1 else _several(runs)
+def headline(runs: Sequence[RunRecords], comparisons: Sequence[Comparison] = ()) -> Block:
+    """The head of the page for one run, or for several.
+
+    Args:
+        comparisons: of one run with the network without pretraining; they decide what the head says of its effect.
+    """
+    return _one(runs[0], comparisons) if len(runs) == 1 else _several(runs)
 
 
-def _one(run: RunRecords) -> Block:
+def _one(run: RunRecords, comparisons: Sequence[Comparison]) -> Block:
+    pairs = [pair for pair in pair_results(run.results) if pair.gain is not None]
+    effect = _effect(pairs, comparisons) if len(pairs) > 1 else None
     first = opening(run.results, run.validation)
     loss = loss_sentence(run.validation) if run.validation else ""
-    sentences = [first, _description(run), loss if loss != first else "", _task_sentence(pair_results(run.results))]
+    sentences = [first, _description(run), loss if loss != first else "", _task_sentence(pairs, effect)]
     lead = " ".join(filter(None, sentences))
-    return header(BRAND, title_of(run), run.path.name, lead, *_warnings([run]), tiles(_tiles(run)))
+    return header(BRAND, title_of(run), run.path.name, lead, *_warnings([run]), tiles(_tiles(run, pairs, effect)))
 
 
 def opening(results: Sequence[TaskResult], validation: ValidationRecord | None) -> str:
@@ -102,21 +108,48 @@ def loss_sentence(record: ValidationRecord) -> str:
     )
 
 
-def _task_sentence(pairs: Sequence[TaskPair]) -> str:
-    """The effect of pretraining on the only task, or over all tasks that have a spread over seeds."""
-    compared = [pair for pair in pairs if pair.gain is not None]
+@dataclass(frozen=True)
+class _Effect:
+    """On how many of several tasks pretraining helps and harms."""
+
+    better: int
+    worse: int
+    things: str
+    """What is counted, with its number: ``5 tasks``, or ``6 results`` if a task is there twice."""
+    tested: bool
+    """Whether a paired comparison decides; otherwise the spread over seeds does, which claims less."""
+
+
+def _effect(pairs: Sequence[TaskPair], comparisons: Sequence[Comparison]) -> _Effect | None:
+    """Count the comparisons, or without any the pairs with enough seeds; None if there are no such pairs."""
+    if comparisons:
+        verdicts = [found.verdict for found in comparisons]
+        names = [found.task for found in comparisons]
+        better, worse = verdicts.count("B is better"), verdicts.count("A is better")
+    else:
+        known = [pair for pair in pairs if min(map(len, pair.seeds)) >= CLAIM_SEEDS]
+        gains = [pair.gain or 0.0 for pair in known if pair.verdict == BEYOND_SPREAD]
+        names = [pair.task for pair in known]
+        better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    thing = "task" if len(set(names)) == len(names) else "result"
+    return _Effect(better, worse, many(len(names), thing), bool(comparisons)) if names else None
+
+
+def _task_sentence(compared: Sequence[TaskPair], effect: _Effect | None) -> str:
+    """The effect of pretraining on the only task, or over all tasks that have enough seeds."""
     if not compared:
         return ""
-    if len(compared) > 1:
-        known = [pair for pair in compared if pair.verdict != ONE_SEED]
-        if not known:
-            return "With one seed per task the spread is unknown, so the effect of pretraining is not shown."
-        better, worse = _changed(known)
-        seeds = " with two seeds or more" if len(known) < len(compared) else ""
-        others = "; the others show no difference" if better + worse < len(known) else ""
+    if len(compared) > 1 and effect is None:
+        return f"With fewer than {CLAIM_SEEDS} seeds per task, the effect of pretraining is not shown."
+    if effect is not None:
+        if effect.tested:
+            return (
+                f"Paired comparisons on {effect.things}: pretraining helps on {effect.better} and harms on "
+                f"{effect.worse}."
+            )
         return (
-            f"Of {many(len(known), _thing(known))}{seeds} pretraining helps on {better} and harms on {worse} by more "
-            f"than the spread over seeds{others}."
+            f"Of {effect.things} with at least {CLAIM_SEEDS} seeds, pretraining raises the score on {effect.better} "
+            f"and lowers it on {effect.worse} by more than the spread over seeds."
         )
     only = compared[0]
     assert only.pretrained and only.untrained
@@ -127,17 +160,6 @@ def _task_sentence(pairs: Sequence[TaskPair]) -> str:
         f"network without pretraining scores {score(only.untrained.mean)}{words}, and the constant answer "
         f"{score(only.pretrained.baseline)}."
     )
-
-
-def _changed(pairs: Sequence[TaskPair]) -> tuple[int, int]:
-    """On how many tasks pretraining raised and lowered the score by more than the spread over seeds."""
-    gains = [pair.gain or 0.0 for pair in pairs if pair.verdict == BEYOND_SPREAD]
-    return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-
-
-def _thing(pairs: Sequence[TaskPair]) -> str:
-    """What the pairs are: results if a task is there under several protocols or of several models."""
-    return "task" if len({pair.task for pair in pairs}) == len(pairs) else "result"
 
 
 def _warnings(runs: Sequence[RunRecords]) -> list[Block]:
@@ -184,7 +206,7 @@ def _state(run: RunRecords) -> str:
     return f"silent for {ago} when this page was written (stopped, killed or stuck; the same command resumes it)"
 
 
-def _tiles(run: RunRecords) -> list[tuple[str, str, str]]:
+def _tiles(run: RunRecords, pairs: Sequence[TaskPair], effect: _Effect | None) -> list[tuple[str, str, str]]:
     record, summary = run.validation, run.summary
     found: list[tuple[str, str, str]] = []
     if record:
@@ -195,16 +217,14 @@ def _tiles(run: RunRecords) -> list[tuple[str, str, str]]:
         found.append((percent(record.accuracy), "masked accuracy", most_frequent))
         if record.next_accuracy is not None:
             found.append((percent(record.next_accuracy), "next-sentence accuracy", "chance is about 50 %"))
-    compared = [pair for pair in pair_results(run.results) if pair.gain is not None]
-    if len(compared) == 1:
-        gain = signed(100 * (compared[0].gain or 0), 1)
-        found.append((gain, "points from pretraining", f"{compared[0].task}: {compared[0].verdict}"))
-    elif known := [pair for pair in compared if pair.verdict != ONE_SEED]:
-        better, worse = _changed(known)
-        tasks = f"{better} of {len(known)}"
-        found.append(
-            (tasks, f"{_thing(known)}s helped by pretraining", f"{worse} harmed; by more than the spread over seeds")
+    if len(pairs) == 1:
+        gain = signed(100 * (pairs[0].gain or 0), 1)
+        found.append((gain, "points from pretraining", f"{pairs[0].task}: {pairs[0].verdict}"))
+    elif effect is not None:
+        harmed = (
+            f"{effect.worse} lower; by {'paired comparison' if effect.tested else 'more than the spread over seeds'}"
         )
+        found.append((f"{effect.better} of {effect.things}", "higher with pretraining", harmed))
     if run.tokens:
         rate = f"{count(summary.tokens_per_second)} per second" if summary else "so far"
         found.append((count(run.tokens), "tokens read", rate))

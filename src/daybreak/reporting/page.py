@@ -48,7 +48,7 @@ def render_page(
     """
     several, pretrained = len(runs) > 1, any(run.pretrained_here for run in runs)
     body = [
-        headline(runs),
+        headline(runs, comparisons),
         study_section(study) if study is not None else None,
         buttons(runs) if several else None,
         comparison(runs) if several and pretrained else None,

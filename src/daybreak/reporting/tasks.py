@@ -344,7 +344,8 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Bloc
         *(note(words, "quiet") for words in unpaired),
         caption="Paired bootstrap, scores times 100: both models predict the same rows, and the difference is computed "
         "on many resamples of rows and seeds, the same for both. The interval holds the middle 95 % of the "
-        f"differences; the last column is the fraction of resamples in which B was ahead.{seeds}",
+        f"differences and, from {CLAIM_SEEDS} seeds on, Student's t interval over the seeds; the last column is the "
+        f"fraction of resamples in which B was ahead.{seeds}",
     )
 
 

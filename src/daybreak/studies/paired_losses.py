@@ -9,30 +9,18 @@ The interval does not cover the choice of the held-out positions or of the task'
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from scipy import stats
-
 from daybreak.core.files import read_json_lines
 from daybreak.core.run_folder import RunFolder
+from daybreak.evaluation.scoring.resampling import t_interval
 from daybreak.schemas.studies import CurvePoint, LossComparison, ScoreComparison, StudyCell, TimeRatio
 from daybreak.schemas.tasks import CLAIM_SEEDS, spread
 
-CONFIDENCE = 0.95
 LEVELS = (0.75, 0.5, 0.25)
 """Fractions of the loss range that all curves of a pair cover, at which the times are compared."""
-
-
-def interval(differences: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean, by Student's t; None for fewer than two values."""
-    if len(differences) < 2:
-        return None
-    reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1) * spread(differences) / math.sqrt(len(differences))
-    middle = statistics.fmean(differences)
-    return float(middle - reach), float(middle + reach)
 
 
 def compare_all(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[LossComparison]:
@@ -81,7 +69,7 @@ def _compared(
         void: whether a cell of the two variants is void.
     """
     differences = [after - before for before, after in zip(here, there, strict=True)]
-    ends, wider = interval(differences), max(spread(here), spread(there))
+    ends, wider = t_interval(differences), max(spread(here), spread(there))
     return {
         "a": a[0].variant,
         "b": b[0].variant,
@@ -130,7 +118,7 @@ def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> 
     Args:
         gains: the lead of B for each seed.
     """
-    middle, ends = statistics.fmean(gains), interval(gains)
+    middle, ends = statistics.fmean(gains), t_interval(gains)
     ahead = f"{'B' if middle > 0 else 'A'} is ahead"
     if void:
         return "no claim: a cell is void"
