@@ -256,8 +256,10 @@ def test_it_is_printed_or_written(
 
 def test_what_is_no_folder_and_what_is_damaged_is_said(tmp_path: Path, refused: Refused) -> None:
     assert "There is no folder" in refused("leaderboard", tmp_path / "nothing")
+    (tmp_path / "records").mkdir()
+    assert "is a folder" in refused("leaderboard", tmp_path / "records", "--out", tmp_path)
     folder = tmp_path / "records" / "a"
-    folder.mkdir(parents=True)
+    folder.mkdir()
     (folder / RECORD_FILE).write_text('{"rules": 1}')
     assert "The field 'date' is missing." in refused("leaderboard", tmp_path / "records")
     (folder / RECORD_FILE).write_text("{")

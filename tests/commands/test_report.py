@@ -37,6 +37,7 @@ from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.schemas.changes import Change
 from daybreak.schemas.probes import Probes
+from daybreak.schemas.records import RECORD_FILE
 from daybreak.schemas.run import ContextUse, FillMask, RankerScore, Retrieval, RetrievalExample, Summary, VisibleContext
 from daybreak.schemas.tasks import Comparison, TaskResult
 
@@ -413,6 +414,8 @@ def test_damage_and_an_edited_recipe_are_said_on_the_page(write_run, tmp_path):
     write_json(folder.recipe, read_json(folder.recipe) | {"seed": 5})
     text = words(report([folder.path], tmp_path / "report.html").read_text())
     assert "recipe.json was edited after the run started" in text and "is damaged and left out" in text
+    (folder.path / RECORD_FILE).write_text("{}")  # in a record, names replace the paths of the recipe
+    assert "was edited" not in words(report([folder.path], tmp_path / "report.html").read_text())
 
 
 @pytest.mark.parametrize(

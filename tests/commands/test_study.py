@@ -148,6 +148,23 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     assert len(ran) == 6
 
 
+def test_a_study_goes_on_without_a_variant_that_diverges(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
+    ran = fake_cells(place, monkeypatch, {})
+    monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
+    asked = asked_of(data, place.out)
+    a, b = asked["variants"]
+    third = replace(b, name="c")
+    study(seeds=1, **{**asked, "variants": [a, b, third]})
+    found = study(seeds=2, **{**asked, "variants": [a, third]})
+    assert ran[3:] == ["c-seed-1", "a-seed-1"] and found.finished
+    assert {one.variant for one in found.cells} == {"a", "c"} and len(found.comparisons) == 1
+    with pytest.raises(UserError, match="other variants"):
+        study(seeds=2, **{**asked, "variants": [a, b]})  # its cells would not alternate with those of a
+
+
 def test_a_study_does_not_go_on_with_the_same_documents_in_another_order(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +323,30 @@ def test_other_rows_protocols_and_seeds_are_other_tasks(tasks: list[str], tmp_pa
 
 
 # ---------------------------------------------------------------- cells that only pretend
+
+
+def test_a_score_that_was_replaced_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``daybreak evaluate CELL --seeds 1`` between two commands of the study writes into the same results.json."""
+    place, unit = StudyFolder(out=tmp_path, budget="3m", threads=1), Cell(variant="a", seed=0, words=(), data=tmp_path)
+    results, ran = RunFolder(place.folder(unit)).results, []
+    place.folder(unit).mkdir(parents=True)
+
+    def run(words: list[str], *_: object, **__: object) -> int:
+        ran.append(words)
+        write_json(results, [result("rte", {"accuracy": [0.5, 0.6, 0.7]}, protocol="quick")])
+        return 0
+
+    monkeypatch.setattr(cell_tasks, "run_child", run)
+    record = StudyTasks(tasks=["rte"], protocol="quick", seeds=3)
+    tasks = CellTasks(record=record, typed=("rte",), task_dir="", identity="x")
+    with turns.held(tmp_path) as lock:
+        for _ in range(2):
+            cell_tasks.evaluate_cell(unit, place, lock, tasks)
+        assert len(ran) == 1
+        write_json(results, [result("rte", {"accuracy": [0.9]}, protocol="quick")])
+        cell_tasks.evaluate_cell(unit, place, lock, tasks)
+    assert len(ran) == 2
+    assert [one.seeds for one in with_scores(cell("a", 0, 4.0), unit, place, tasks).tasks] == [3]
 
 
 def test_a_task_that_starts_from_a_part_of_another_has_its_score(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def test_every_seed_takes_everybody_and_the_next_one_goes_back(names: list[str],
         ({"most": 2.6, "others": 0.05}, False),  # nobody else used the processor: it was the cell's own load
         ({"most": 2.6, "others": None}, True),  # where that is not known, the load decides
         ({"most": 2.4, "others": None, "after": []}, False),
-        ({"most": 1.0, "others": 0.6}, True),  # a neighbour of seconds, whom the mean of a minute hides
+        ({"most": 1.0, "others": 0.2}, True),  # a neighbour of seconds, whom the mean of a minute hides
+        ({"most": 1.0, "others": 0.05}, False),
     ],
 )
 def test_only_other_processes_void_a_cell(turn: dict[str, Any], void: bool) -> None:

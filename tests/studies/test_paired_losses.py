@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from daybreak.core.run_folder import RunFolder
 from daybreak.evaluation.scoring.resampling import t_interval
 from daybreak.schemas.studies import CurvePoint
-from daybreak.studies.paired_losses import compare, compare_all, reached, time_ratios
+from daybreak.studies.paired_losses import compare, compare_all, reached, read_curve, time_ratios
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=8))
@@ -95,3 +98,17 @@ def test_what_was_not_seen_has_no_time() -> None:
     better = [replace(point, loss=point.loss - 3) for point in curve]
     first, second, *between = time_ratios([curve], [better])
     assert first.ratio is None and second.ratio is None and between == []
+
+
+def test_the_last_point_of_a_curve_is_measured_where_the_others_are(tmp_path: Path) -> None:
+    """The last validation uses more sequences, which may be easier or harder by more than the recipes differ."""
+    run = RunFolder(tmp_path)
+    point = {"type": "validation", "elapsed": 1.0, "step": 1, "tokens": 9, "loss": 5.0, "positions": 600}
+    last = {**point, "elapsed": 3.0, "loss": 4.1, "positions": 9600, "interim_loss": 4.0}
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in (point, {**point, "elapsed": 2.0}, last)))
+    curve = read_curve(run)
+    assert [(one.loss, one.positions) for one in curve] == [(5.0, 600), (5.0, 600), (4.0, 600)]
+    alike = time_ratios([curve], [curve])[0]
+    assert alike.ratio == 1.0
+    other = [replace(one, positions=1200) for one in curve]
+    assert time_ratios([curve], [other])[0].ratios == [None]

@@ -134,7 +134,7 @@ def test_a_study_that_watched_its_cell_knows_whose_the_load_was(write_run: Write
     folder = RunFolder(write_run())
     seen_by_the_run(folder, 90.0, 2.6)
     watched = folder.path.with_name("tiny.load.jsonl")
-    for others, void in ((0.02, ""), (0.3, "the load was 2.6 on 2 cores"), (0.9, "others used 0.9 of 2 cores")):
+    for others, void in ((0.02, ""), (0.3, "others used 0.3 of 2 cores"), (0.9, "others used 0.9 of 2 cores")):
         lines = [{"event": "start", "load": [1.0, 1.0, 1.0]}, {"event": "look", "load": [2.6, 1.0, 1.0]}]
         lines.append({"event": "end", "load": [2.0, 1.0, 1.0], "seconds": 180.0, "others": others})
         watched.write_text("".join(json.dumps(line) + "\n" for line in lines))

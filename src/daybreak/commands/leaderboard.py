@@ -39,6 +39,8 @@ def leaderboard(records: Path, out: Path | None = None) -> str:
     """
     if not records.is_dir():
         raise UserError(f"There is no folder '{records}'.", "Name the folder that daybreak record writes to.")
+    if out and out.is_dir():
+        raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out leaderboard.md`.")
     start = out.parent if out else Path()
     found = [
         Filed(name=folder.name, link=f"{_link(folder, start)}/", record=record)

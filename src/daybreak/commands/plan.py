@@ -74,6 +74,8 @@ def plan(
     if parsed.unit != "seconds":
         raise UserError(f"'{budget}' is not a time.", "Give a time, such as --budget 8h.")
     if out:
+        if out.is_dir():
+            raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out plan.json`.")
         make_folder(out.parent)
     shards = open_shards(data)
     # A recipe of a file or a run is called by its path, by which the next command finds it.
@@ -97,9 +99,9 @@ def plan(
         candidates=found,
         chosen=chosen.recipe,
     )
+    show(made, chosen, parsed, price, data)
     if out:
         write_json(out, made)
-    show(made, chosen, parsed, price, data)
     if not recipes and (size := size_for(parsed)) != chosen.recipe:
         say(
             f"daybreak run without a recipe chooses {size.removeprefix(FAMILY)} for this budget: it estimates the "

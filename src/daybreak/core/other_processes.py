@@ -77,7 +77,7 @@ def why_void(turn: MachineLoad, *, cores: int, threads: int) -> str:
     high_load = f"the load was {peak:.1f} on {machine}"
     if turn.others is None:
         return high_load if peak > cores + BUSY else ""
-    if turn.others + threads > cores + BUSY:
+    if turn.others + threads > cores + QUIET:
         return f"others used {turn.others:.1f} of {machine}"
     return high_load if peak > cores + BUSY and turn.others > QUIET else ""
 

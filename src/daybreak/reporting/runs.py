@@ -29,6 +29,7 @@ from daybreak.schemas.run import (
     TraceRecord,
     ValidationRecord,
 )
+from daybreak.schemas.records import RECORD_FILE
 from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE
 from daybreak.schemas.tasks import Average, TaskResult
 
@@ -204,7 +205,8 @@ def read_run(path: Path) -> RunRecords:
     validations: dict[int, ValidationRecord] = {}
     machine: list[MachineRecord] = []
     edited = "recipe.json was edited after the run started: its fingerprint does not match its fields."
-    faults = [edited] if is_edited(recipe) else []
+    # A record has names in place of the paths that the fingerprint covers, and its own fingerprints.
+    faults = [edited] if is_edited(recipe) and not (path / RECORD_FILE).is_file() else []
     for record in _metrics(folder.metrics, faults):
         if isinstance(record, StepRecord):
             steps[record.step] = record

@@ -5,7 +5,7 @@ Units: seconds, tokens; losses in nats per token on the fixed positions of the h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from daybreak.schemas.run import Environment
 
@@ -14,7 +14,8 @@ STUDY_FILE, DATA_STUDY_FILE = "study.json", "study-data.json"
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """One validation of a cell. Interim ones use fewer held-out sequences than the last."""
+    """One validation of a cell. All use the held-out sequences of the interim ones, if the run had any, so that the
+    points of a curve compare; in studies of version 0.1, the last uses all sequences."""
 
     elapsed: float
     step: int
@@ -162,7 +163,8 @@ class StudyVariant:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """Settings common to all cells of a study. A study can only be resumed with the same settings."""
+    """Settings common to all cells of a study. A study can only be resumed with the same settings, or without some of
+    its variants, for example one that diverges."""
 
     budget: str
     equal_clock: bool
@@ -173,14 +175,14 @@ class StudySettings:
     variants: list[StudyVariant]
 
     def differs(self, other: StudySettings) -> str:
-        """The first difference from ``other``, in words; empty if they are the same."""
+        """The first difference of a later command's settings, in words; empty if their cells compare with these."""
         if self.budget != other.budget:
             return "another budget"
         if self.threads != other.threads:
             return "another number of threads"
-        if self.variants != other.variants:
+        if any(variant not in self.variants for variant in other.variants):
             return "other variants"
-        return "" if self == other else "another machine or other versions"
+        return "" if replace(self, variants=other.variants) == other else "another machine or other versions"
 
 
 @dataclass(frozen=True, kw_only=True)

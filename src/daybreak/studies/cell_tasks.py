@@ -2,7 +2,7 @@
 
     OUT/cells/NAME-seed-0/results.json  and cells/, as ``daybreak evaluate`` writes them into a run folder
     OUT/cells/NAME-seed-0.tasks.log     the output of the process
-    OUT/cells/NAME-seed-0.tasks.json    fingerprint of the finished tasks: files, protocol and seeds
+    OUT/cells/NAME-seed-0.tasks.json    fingerprint of the finished tasks (files, protocol and seeds), and their scores
 
 The process starts after the budget of the cell. It keeps finished fine-tunings if it is killed, and it frees a GPU
 before the next cell trains.
@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
@@ -92,26 +92,40 @@ def evaluate_cell(cell: Cell, study: StudyFolder, lock: TextIO, tasks: CellTasks
     """
     done, log = study.beside(cell, ".tasks.json"), study.beside(cell, ".tasks.log")
     run = study.folder(cell)
-    if done.exists() and read_json(done)["identity"] == tasks.identity and RunFolder(run).results.exists():
-        return
+    if done.exists() and RunFolder(run).results.exists():
+        before = read_json(done)
+        # Someone may have evaluated the model of the cell with other seeds since. Version 0.1 kept no scores.
+        if before["identity"] == tasks.identity and before.get("scores") in (None, _plain_scores(run, tasks)):
+            return
     done.unlink(missing_ok=True)  # until all tasks are finished, the results are those of no identity
     started = time.monotonic()
     with Signals() as signals:
         code = run_child(tasks.command(run), log, study.threads, lock, signals, look=lambda: None)
     check_ended(code, signals, cell, log)
-    write_json(done, {"identity": tasks.identity, "seconds": round(time.monotonic() - started, 1)})
+    seconds = round(time.monotonic() - started, 1)
+    write_json(done, {"identity": tasks.identity, "seconds": seconds, "scores": _plain_scores(run, tasks)})
 
 
 def with_scores(found: StudyCell, cell: Cell, study: StudyFolder, tasks: CellTasks) -> StudyCell:
     """Return the record of a cell with its task scores, in the order of the tasks."""
+    seconds = read_json(study.beside(cell, ".tasks.json"))["seconds"]
+    return replace(found, tasks=_scores(study.folder(cell), tasks), task_seconds=seconds)
+
+
+def _plain_scores(run: Path, tasks: CellTasks) -> list[dict[str, Any]]:
+    return [to_dict(score) for score in _scores(run, tasks)]
+
+
+def _scores(run: Path, tasks: CellTasks) -> list[TaskScore]:
+    """The scores in results.json of the tasks that have one."""
     requested = tasks.record
     # A task that starts from the model of a part of another task has the name of that part in its protocol.
     results = {
         one.task: one
-        for one in read_results(RunFolder(study.folder(cell)).results)
+        for one in read_results(RunFolder(run).results)
         if one.protocol.partition(", from ")[0] == requested.protocol and one.model == "pretrained"
     }
-    scores = [
+    return [
         TaskScore(
             task=name,
             metric=results[name].metric,
@@ -121,5 +135,5 @@ def with_scores(found: StudyCell, cell: Cell, study: StudyFolder, tasks: CellTas
             baseline=results[name].baseline,
         )
         for name in requested.tasks
+        if name in results
     ]
-    return replace(found, tasks=scores, task_seconds=read_json(study.beside(cell, ".tasks.json"))["seconds"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from daybreak.core.files import read_json_lines
@@ -141,11 +142,15 @@ def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> 
 
 
 def read_curve(run: RunFolder) -> list[CurvePoint]:
-    return [
-        CurvePoint(**{name: line[name] for name in ("elapsed", "step", "tokens", "loss", "positions")})
-        for line in read_json_lines(run.metrics, skip_damaged=True)
-        if line["type"] == "validation"
-    ]
+    """Return the validations of a run on the held-out sequences of its interim ones."""
+    points: list[CurvePoint] = []
+    for line in read_json_lines(run.metrics, skip_damaged=True):
+        if line["type"] == "validation":
+            point = CurvePoint(**{name: line[name] for name in ("elapsed", "step", "tokens", "loss", "positions")})
+            if line.get("interim_loss") is not None and points:
+                point = replace(point, loss=line["interim_loss"], positions=points[-1].positions)
+            points.append(point)
+    return points
 
 
 def reached(curve: Sequence[CurvePoint], loss: float) -> float | None:
@@ -191,7 +196,8 @@ def _ratio(
     ratios: list[float | None] = []
     for here, there, level in zip(a, b, levels, strict=True):
         first, second = reached(here, level), reached(there, level)
-        ratios.append(second / first if first and second else None)
+        alike = here[-1].positions == there[-1].positions  # else the two losses are those of other sequences
+        ratios.append(second / first if alike and first and second else None)
     known = [ratio for ratio in ratios if ratio is not None]
     return TimeRatio(
         level=words,
