@@ -478,8 +478,12 @@ def test_public_corpora_are_prepared_by_their_names(
         ("hindi", SMALL, "deletes vowels or splits syllables in Devanagari. Add --tokenizer.cased, or choose"),
         ("hindi", WordPiece(vocabulary=600, cased=True), ""),
         ("hindi", ByteBPE(vocabulary=600, cased=False), ""),
-        ("german", SMALL, "have accents, which this tokenizer removes. Add --tokenizer.cased to keep accents"),
-        ("arabic", SMALL, ""),
+        (
+            "german",
+            SMALL,
+            "have accents or other marks, which this tokenizer removes. Add --tokenizer.cased to keep accents",
+        ),
+        ("arabic", SMALL, "have accents or other marks, which this tokenizer removes."),
     ],
 )
 def test_folding_that_damages_the_text_is_said_with_its_remedy(

@@ -18,13 +18,13 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, WriteFailed
 from daybreak.core.files import read_json, write_json
 from daybreak.core.locks import alone_in
 from daybreak.evaluation.probes.bm25 import bm25_index
 from daybreak.schemas.search import SearchIndex
 from daybreak.searching import index as module
-from daybreak.searching.index import OpenIndex, export_parquet, open_index
+from daybreak.searching.index import OpenIndex, SearchSource, export_parquet, open_index
 
 
 @pytest.fixture
@@ -205,13 +205,21 @@ def test_data_that_moved_are_not_written_over_an_index_that_is_built_again(
     begun = replace(open_index(run, data=data).state, embedded=0)
     file, moved = run / "search" / "index.json", shutil.copytree(data, tmp_path / "moved")
 
-    def look(*_: object) -> bool:
-        write_json(file, begun)  # by another process, after this one has read the state
-        return True
+    vectors, is_ready = np.load(run / "search" / "vectors.npy"), module._is_ready
+    state: list[SearchIndex | None] = []
+
+    def look(found: SearchIndex | None, source: SearchSource, words: bool) -> bool:
+        state.append(found)
+        if len(state) == 1:
+            write_json(file, begun)  # by another process, after this one has read the state
+            np.save(run / "search" / "vectors.npy", np.zeros_like(vectors))
+        return len(state) == 1 or is_ready(found, source, words)
 
     monkeypatch.setattr(module, "_is_ready", look)
-    assert open_index(run, data=moved).state.data_folder == str(moved)
-    assert read_json(file, SearchIndex) == begun
+    opened = open_index(run, data=moved)
+    assert opened.state.data_folder == str(moved) and state[1] == begun
+    assert read_json(file, SearchIndex) == opened.state and opened.state.embedded == len(vectors)
+    assert np.array_equal(opened.vectors, vectors)
 
 
 def test_an_index_of_its_own_keeps_its_data(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,6 +270,27 @@ def test_a_full_disk_shows_before_the_vectors_are_mapped(run: Path, monkeypatch:
     monkeypatch.setattr(module, "_embed_passages", lambda *_: pytest.fail("passages were embedded"))
     with pytest.raises(OSError, match="No space left"):
         open_index(run)
+
+
+def test_a_full_disk_while_bm25_is_saved_is_one_sentence(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numpy's errors of a full disk have no number."""
+    shutil.rmtree(run / "search", ignore_errors=True)
+    full = OSError("79883 requested and 14304 written")
+    monkeypatch.setattr("bm25s.BM25.save", lambda *_, **__: (_ for _ in ()).throw(full))
+    with pytest.raises(WriteFailed, match=r"79883 requested and 14304 written.*Free disk space"):
+        open_index(run)
+
+
+def test_an_index_that_is_built_again_while_it_is_opened_is_opened_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new vectors are zeros at first, of the same shape."""
+    open_index(run)
+    state = module._saved_state(run / "search")
+    found = iter([state, replace(state, embedded=0), state, state])
+    monkeypatch.setattr(module, "_saved_state", lambda folder: next(found))
+    assert open_index(run).state == state
+    assert next(found, None) is None
 
 
 def test_a_damaged_index_is_named(run: Path) -> None:

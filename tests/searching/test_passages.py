@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from daybreak.commands.prepare import prepare
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import WordPiece, continuation_table, load_tokenizer
@@ -30,6 +31,24 @@ def test_passages_are_all_tokens_of_all_documents_once(shards: Shards, data: Pat
             parts = own[own[:, 1] == document, 2:]
             assert parts[0, 0] == start and parts[-1, 1] == end - 1  # without the separator
             assert (parts[1:, 0] == parts[:-1, 1]).all() and (parts[:, 1] > parts[:, 0]).all()
+
+
+def test_copies_of_a_document_have_no_passages(tmp_path: Path) -> None:
+    """``--epochs`` and ``--weights`` write them into the training split, and each would be found again."""
+    rng = np.random.default_rng(0)
+    for name in ("often", "once"):
+        texts = [" ".join(map(str, rng.integers(0, 99, 90))) for _ in range(40)]
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
+    mixed = Preprocessing(epochs=(3, 1))
+    inputs = [tmp_path / "often.txt", tmp_path / "once.txt"]
+    tokenizer = WordPiece(vocabulary=300)
+    prepare(inputs, tmp_path / "data", tokenizer=tokenizer, preprocessing=mixed, document="blank-line")
+    shards = open_shards(tmp_path / "data")
+    passages = cut_passages(shards, load_tokenizer(tmp_path / "data" / "tokenizer"), 96)
+    found = list(PassageReader(shards, load_tokenizer(tmp_path / "data" / "tokenizer"), passages).all_texts())
+    assert len(set(found)) == len(found)
+    assert len({(split, document) for split, document, *_ in passages.tolist()}) == 80
+    assert shards.manifest.train.documents == 158
 
 
 def test_passages_begin_at_a_word_where_one_is_near(tmp_path: Path) -> None:

@@ -82,6 +82,17 @@ def test_a_query_is_tokenized_as_the_passages_were(searcher: Searcher) -> None:
     assert found and found == searcher.search("sailor river", method="bm25")
 
 
+def test_a_query_is_normalized_as_the_text_was(searcher: Searcher) -> None:
+    """A composed and a decomposed accent are one letter; the names of special tokens are words."""
+    asked: list[str] = []
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(searcher, "scores", lambda words, method: asked.append(words) or np.zeros(1))
+        searcher.search("Sta\u0308dte\tam Fluss", top=1, method="dense")
+    assert asked == ["St\u00e4dte am Fluss"]
+    tokenizer = searcher.index.source.tokenizer
+    assert not set(tokenizer.encode("[MASK]", add_special_tokens=False).ids) & {4}
+
+
 def test_hybrid_adds_both_on_one_scale(searcher: Searcher) -> None:
     sparse, dense = (searcher.scores(WORDS, method) for method in ("bm25", "dense"))
     weight = searcher.index.state.dense_weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -173,6 +174,36 @@ def write_array(path: Path, values: np.ndarray) -> None:
     ``tofile`` loses up to 4 KiB on a full disk without an error, and its errors have no number.
     """
     path.write_bytes(values.tobytes())
+
+
+def write_npy(path: Path, values: np.ndarray) -> None:
+    """Write a .npy file; ``np.save`` loses data on a full disk as ``tofile`` does."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    path.write_bytes(buffer.getbuffer())
+
+
+def copy_files(source: Path, folder: Path) -> None:
+    """Copy the files of a folder into another; errors have the number of the system, unlike those of ``copytree``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            target = folder / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise WriteFailed for errors of libraries that write to ``path`` and do not say the number of the error."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise WriteFailed(f"'{path}' cannot be written ({reason(error)}).", "Free disk space.") from None
 
 
 def reserve(path: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.errors import UserError, reason
-from daybreak.core.files import read_json, refuse_link_out, replace_folder, write_json
+from daybreak.core.files import copy_files, read_json, refuse_link_out, replace_folder, write_json
 from daybreak.data.tokenizers.tokenizer import FILES, load_tokenizer
 from daybreak.exporting.sentence_modules import sentence_modules
 from daybreak.schemas.run import SpecialIds
@@ -63,7 +63,7 @@ def copy_model_folder(model: Path, out: Path) -> None:
     for path in model.rglob("*"):
         refuse_link_out(model, path)
     with _replacement(out) as new:
-        shutil.copytree(model, new)
+        copy_files(model, new)
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def _replacement(out: Path) -> Iterator[Path]:
         replace_folder(new, out)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(new, ignore_errors=True)
-        why = "not all files could be copied" if isinstance(error, shutil.Error) else reason(error)
+        why = reason(error)
         raise UserError(
             f"The model cannot be written to '{out}' ({why}).",
             "Free disk space or correct the permissions, then repeat the command.",

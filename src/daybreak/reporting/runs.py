@@ -18,6 +18,7 @@ from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
 from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.probes import Probes
+from daybreak.schemas.records import RECORD_FILE
 from daybreak.schemas.run import (
     Decisions,
     Environment,
@@ -29,7 +30,6 @@ from daybreak.schemas.run import (
     TraceRecord,
     ValidationRecord,
 )
-from daybreak.schemas.records import RECORD_FILE
 from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE
 from daybreak.schemas.tasks import Average, TaskResult
 

@@ -25,7 +25,16 @@ from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
-from daybreak.core.files import digest_of, make_folder, read_json, replace_folder, reserve, write_json
+from daybreak.core.files import (
+    digest_of,
+    disk_errors,
+    make_folder,
+    read_json,
+    replace_folder,
+    reserve,
+    write_json,
+    write_npy,
+)
 from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
@@ -36,7 +45,7 @@ from daybreak.schemas.run import Manifest
 from daybreak.schemas.search import SearchIndex
 from daybreak.searching.passages import MOST_TOKENS, SPLITS, PassageReader, cut_passages
 
-FORMAT = 2
+FORMAT = 3
 PART = 16_384
 """Passages that are embedded before the index is saved."""
 STATE, PASSAGES, VECTORS, BM25 = "index.json", "passages.npy", "vectors.npy", "bm25"
@@ -96,9 +105,17 @@ def open_index(
         with alone_in(folder, PATIENCE):
             state = _complete(folder, source, _in_run(run, source.data), rebuild)
     assert state is not None
+    opened = _opened(folder, state, source, words)
+    if not _is_same(_saved_state(folder), state):  # another process began to build it again: its vectors may be empty
+        return open_index(run, data=data, folder=folder if own else None, words=words)
     if state.data_folder != (place := _in_run(run, source.data)):  # the same data, which moved
-        state = with_change(folder, state, data_folder=place)
-    return _opened(folder, state, source, words)
+        opened = replace(opened, state=with_change(folder, state, data_folder=place))
+    return opened
+
+
+def _is_same(now: SearchIndex | None, state: SearchIndex) -> bool:
+    """Whether the state on disk is ``state``, but for what other processes may add to it."""
+    return now is not None and replace(now, dense_weight=state.dense_weight, data_folder=state.data_folder) == state
 
 
 def with_change(folder: Path, state: SearchIndex, **changes: Any) -> SearchIndex:
@@ -139,7 +156,9 @@ def find_source(run: Path, data: Path) -> SearchSource:
         )
     config, settings = read_json(model / "config.json"), read_json(model / "tokenizer_config.json")
     longest = min(config["max_position_embeddings"], settings["model_max_length"])
-    return SearchSource(model, data, shards, load_tokenizer(model), longest)
+    tokenizer = load_tokenizer(model)
+    tokenizer.encode_special_tokens = True  # as in the text, so that a query such as [MASK] is words
+    return SearchSource(model, data, shards, tokenizer, longest)
 
 
 def _data_folder(run: Path, data: Path | None, state: SearchIndex | None, own: bool) -> Path:
@@ -231,7 +250,8 @@ def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: boo
         shutil.rmtree(temporary, ignore_errors=True)
         with working("Reading words for BM25") as work:
             index = bm25_index(reader.all_texts(work.show))
-        index.save(temporary, show_progress=False)
+        with disk_errors(temporary):  # bm25s writes with numpy
+            index.save(temporary, show_progress=False)
         replace_folder(temporary, folder / BM25)
         state = replace(state, has_bm25=True)
         write_json(folder / STATE, state)
@@ -256,7 +276,7 @@ def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / BM25, ignore_errors=True)
     passages = cut_passages(source.shards, source.tokenizer, _most_tokens(source))
-    np.save(folder / PASSAGES, passages)
+    write_npy(folder / PASSAGES, passages)
     hidden_size = int(read_json(source.model / "config.json")["hidden_size"])
     np.lib.format.open_memmap(folder / VECTORS, "w+", np.float16, (len(passages), hidden_size)).flush()
     reserve(folder / VECTORS)

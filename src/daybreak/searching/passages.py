@@ -7,6 +7,7 @@ N passages. A document is numbered within its split; passages of the training sp
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -28,7 +29,8 @@ DECODED_TOGETHER = 4096
 def cut_passages(shards: Shards, tokenizer: Tokenizer, most: int) -> np.ndarray:
     """Cut both splits; a function of the data and ``most`` alone.
 
-    A document becomes as few passages of equal length as fit. Its separator belongs to none.
+    A document becomes as few passages of equal length as fit. Its separator belongs to none. A copy of an earlier
+    document of its split, as ``prepare --epochs`` makes them, has no passages.
 
     Args:
         most: tokens of a passage at most.
@@ -49,6 +51,7 @@ def _cut(stream: TokenStream, tables: tuple[np.ndarray, ...], most: int) -> np.n
     sizes = ends - starts - 1  # without the separator
     shift = most // SHIFT
     counts = -(-sizes // (most - shift))
+    counts[_copies(stream, starts, ends)] = 0
     documents = np.repeat(np.arange(len(sizes)), counts)
     number = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)
     first = starts[documents] + sizes[documents] * number // counts[documents]
@@ -58,6 +61,18 @@ def _cut(stream: TokenStream, tables: tuple[np.ndarray, ...], most: int) -> np.n
     closes = np.append(documents[1:] != documents[:-1], True)
     last[closes] = (ends - 1)[documents[closes]]
     return np.stack([documents, first, last], axis=1)
+
+
+def _copies(stream: TokenStream, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return bool [documents]: whether an earlier document has the same tokens."""
+    keys = np.fromiter((_key(stream.read(start, end)) for start, end in zip(starts.tolist(), ends.tolist())), np.uint64)
+    copies = np.ones(len(keys), bool)
+    copies[np.unique(keys, return_index=True)[1]] = False
+    return copies
+
+
+def _key(tokens: np.ndarray) -> int:
+    return int.from_bytes(hashlib.blake2b(tokens.tobytes(), digest_size=8).digest(), "little")
 
 
 def _moved_back(stream: TokenStream, tables: tuple[np.ndarray, ...], places: np.ndarray, shift: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import working
+from daybreak.data.readers.cleaning import clean
 from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, ranks_of, standardised
 from daybreak.searching.index import OpenIndex, open_index, with_change
 from daybreak.searching.passages import SPLITS
@@ -77,6 +78,7 @@ class Searcher:
         """
         method = method or self.method
         check_query(words, top, method)
+        words = clean(words) or words  # as the text was
         if method != "dense" and self.index.bm25 is None:
             raise UserError(f"This index was opened without BM25, which '{method}' needs.", "Open it with that method.")
         scores = self.scores(words, method)

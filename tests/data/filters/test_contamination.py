@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from daybreak.core.errors import UserError
 from daybreak.data.filters import contamination
 from daybreak.data.filters.contamination import RUN, SHORTEST, EvaluationTexts
-from daybreak.data.filters.words import bare_words
+from daybreak.data.filters.words import bare_words, is_unspaced
 
 WORDS = [f"{first}{second}" for first in "ba ke mi no tu ra li".split() for second in "lo sa ne di mu ta po ri".split()]
 
@@ -32,9 +32,10 @@ def slow_find(evaluations: list[list[str]], text: str) -> set[tuple[int, int]]:
     whole = b" " + b" ".join(bare_words(text)) + b" "
     found = set()
     for evaluation, items in enumerate(evaluations):
-        long_enough = [words for words in map(bare_words, items) if len(words) >= SHORTEST]
-        for item, words in enumerate(long_enough):
-            length = min(RUN, len(words))
+        split = [(words, 3 if is_unspaced(words) else 1) for words in map(bare_words, items)]
+        long_enough = [(words, times) for words, times in split if len(words) >= times * SHORTEST]
+        for item, (words, times) in enumerate(long_enough):
+            length = min(times * RUN, len(words))
             runs = (words[start : start + length] for start in range(len(words) - length + 1))
             if any(b" " + b" ".join(run) + b" " in whole for run in runs):
                 found.add((evaluation, item))
@@ -44,12 +45,30 @@ def slow_find(evaluations: list[list[str]], text: str) -> set[tuple[int, int]]:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_what_is_found_is_what_a_search_of_strings_finds(data: st.DataObject) -> None:
-    few = st.lists(st.sampled_from(["a", "b", "c,", "\u00c9", "\u4f60", "d-e"]), max_size=30).map(" ".join)
+    few = st.lists(st.sampled_from(["a", "b", "c,", "\u00c9", "\u4f60", "\u0e01\u0e33", "d-e"]), max_size=60)
+    few = few.map(" ".join)
     evaluations = data.draw(st.lists(st.lists(few, max_size=4), min_size=1, max_size=3))
     text = data.draw(few)
     if pool := [item for items in evaluations for item in items]:
         text += data.draw(st.sampled_from([" ", " x ", "\n"])) + data.draw(st.sampled_from(pool))
     assert EvaluationTexts(evaluations).find(text) == slow_find(evaluations, text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\u0e01\u0e23\u0e38\u0e07\u0e40\u0e17\u0e1e\u0e21\u0e2b\u0e32\u0e19\u0e04\u0e23",
+        "\u6771\u4eac\u90fd\u5343\u4ee3\u7530\u533a\u971e\u304c\u95a2",
+    ],
+)
+def test_a_name_in_a_script_without_spaces_is_no_evaluation_text(name: str) -> None:
+    """Bangkok has 13 code points, and each counts as a word."""
+    sentence = "".join(chr(0x4E00 + place) for place in range(40))
+    texts = EvaluationTexts([[name, sentence, sentence[:30]]])
+    assert texts.counts == [2]
+    assert texts.find(f"{sentence[5:20]}{name}") == set()
+    assert texts.find(f"{name}{sentence[:39]}{name}") == {(0, 0), (0, 1)}
+    assert texts.find(sentence[1:]) == {(0, 0)}
 
 
 def test_pieces_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:

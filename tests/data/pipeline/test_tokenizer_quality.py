@@ -135,6 +135,7 @@ ENGLISH = "Last summer we saw the forest and the castle near the river. " * 9 + 
 def test_the_fraction_is_that_of_the_letters() -> None:
     assert accented_fraction(["\u00e9a b", "cd"]) == pytest.approx(1 / 5)
     assert accented_fraction(["123 \u4e2d"]) == 0.0
+    assert accented_fraction(["\u0783\u07a8"]) == 0.5, "a letter of Thaana and its vowel sign"
 
 
 @pytest.mark.parametrize("characters", [80, 40_000])

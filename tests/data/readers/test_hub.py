@@ -107,6 +107,30 @@ def test_a_lost_connection_may_pass(
     assert isinstance(refused.value, ReadFailed) == passes
 
 
+def test_a_damaged_part_after_the_first_record_keeps_the_preparation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow's error for a part that a lost connection cut off is a ValueError, as that for a wrong name is."""
+    import datasets
+
+    class Stream(list):
+        column_names = ("text",)
+
+        def select_columns(self, names):
+            return self
+
+        def __iter__(self):
+            yield from super().__iter__()
+            raise ValueError("Couldn't deserialize thrift")
+
+    for records, kind in (([{"text": "a"}], ReadFailed), ([], UserError)):
+        stream = Stream(records)
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, found=stream, **__: found)
+        with pytest.raises(UserError, match="deserialize thrift") as raised:
+            list(read_records(parse(f"hf://{folder}"), "", "text"))
+        assert type(raised.value) is kind
+
+
 def test_a_local_folder_changes_its_state_with_its_files(folder: Path) -> None:
     before = inspect(parse(f"hf://{folder}"))
     assert before[0] == sum(path.stat().st_size for path in folder.iterdir()) and before[2] == ""

@@ -4,7 +4,9 @@ Words are compared in lower case and without punctuation, but with accents (``wo
 quotes and a tokenized ``it 's`` make no difference. An item is a line of plain text, a cell of a .csv or .tsv file, or
 a string anywhere in a record of a .jsonl file. A document contains an item of 13 words or more if it contains 13
 consecutive words of it, and an item of 8 to 12 words if it contains all of them. Shorter items occur by chance and are
-ignored, as in the paper. Documents are searched separately, so an item that is split over two documents is not found.
+ignored, as in the paper. In scripts without spaces, each character is a word here, so the numbers are three times as
+large: otherwise one name would be an item. Documents are searched separately, so an item that is split over two
+documents is not found.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import numpy as np
 
 from daybreak.core.errors import UserError, reason
 from daybreak.data.filters.filter import Filter
-from daybreak.data.filters.words import bare_words
+from daybreak.data.filters.words import bare_words, is_unspaced
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import RECORDS, TEXT, InputFile, read_lines, suffixes
 from daybreak.data.readers.tables import LARGEST_ROW
@@ -34,9 +36,11 @@ from daybreak.data.readers.text_pieces import LONGEST_PIECE, cut_at_whitespace
 RUN, SHORTEST = 13, 8
 """Number of consecutive words that must be equal, and minimum number of words of an item."""
 REASON = "text of an evaluation"
+RUN_UNSPACED, SHORTEST_UNSPACED = 3 * RUN, 3 * SHORTEST
+"""The same for items that are mostly in scripts without spaces, where a character counts as a word."""
 PIECE = 1 << 17
 """Number of characters searched at once, as long as a document has whitespace at which it can be split."""
-MOST_WORDS = LONGEST_PIECE + RUN
+MOST_WORDS = LONGEST_PIECE + RUN_UNSPACED
 _BASE = 0x9E3779B97F4A7C15
 """Odd, so that it has an inverse modulo 2**64."""
 _SPARE_BITS = 4
@@ -109,7 +113,7 @@ class _Table:
 class EvaluationTexts:
     """An index of evaluation texts, ready to be sent to worker processes.
 
-    Memory: 14 to 16 bytes per run of 13 words (an item of n words has n - 12), 100 per item and 200 per distinct word.
+    Memory: 14 to 16 bytes per run (an item of n words with spaces has n - 12), 100 per item and 200 per distinct word.
     Of an item longer than LONGEST_PIECE words, only the beginning is indexed.
 
     Args:
@@ -120,28 +124,32 @@ class EvaluationTexts:
         self._keys: dict[bytes, int] = {}
         self._places: list[tuple[int, int]] = []
         self._whole: dict[int, tuple[int, int]] = {}
-        """Item of fewer than RUN words -> its number of words, and their hash."""
+        """Item that must occur as a whole -> its number of words, and their hash."""
         self.counts: list[int] = []
         """Number of items of each evaluation that are long enough; only these are numbered."""
-        long: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.uint64), np.zeros(0, np.uint32))]
-        short: list[tuple[np.ndarray, np.ndarray]] = list(long)
+        rows: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         for evaluation, texts in enumerate(evaluations):
             self.counts.append(0)
             for text in texts:
                 words = bare_words(text)[:LONGEST_PIECE]
-                if len(words) < SHORTEST:
+                run, shortest = (RUN_UNSPACED, SHORTEST_UNSPACED) if is_unspaced(words) else (RUN, SHORTEST)
+                if len(words) < shortest:
                     continue
                 keys, item = self._learn(words), len(self._places)
                 runs = _Runs(keys)
-                if len(words) < RUN:
+                if len(words) < run:
                     self._whole[item] = len(words), int(runs.of(len(words))[0])
-                    short.append((runs.of(SHORTEST)[:1], np.array([item], np.uint32)))
+                    found = runs.of(shortest)[:1]
+                    rows.setdefault(shortest, []).append((found, np.array([item], np.uint32)))
                 else:
-                    found = runs.of(RUN)
-                    long.append((found, np.full(len(found), item, np.uint32)))
+                    found = runs.of(run)
+                    rows.setdefault(run, []).append((found, np.full(len(found), item, np.uint32)))
                 self._places.append((evaluation, self.counts[-1]))
                 self.counts[-1] += 1
-        self._long, self._short = (_Table(*map(np.concatenate, zip(*rows, strict=True))) for rows in (long, short))
+        self._tables = {
+            words: _Table(*map(np.concatenate, zip(*found, strict=True))) for words, found in sorted(rows.items())
+        }
+        """Number of words -> the runs of as many words that point to an item."""
 
     def _learn(self, words: list[bytes]) -> np.ndarray:
         for word in words:
@@ -177,14 +185,13 @@ class EvaluationTexts:
                 carried = keys
                 continue
             runs = _Runs(keys)
-            for _, items in self._long.find(runs.of(RUN)):
-                found.update(items)
-            for place, items in self._short.find(runs.of(SHORTEST)):
-                for item in items:
-                    words, hash = self._whole[item]
-                    if runs.at(place, words) == hash:
-                        found.add(item)
-            carried = keys[max(0, len(keys) - RUN + 1) :]
+            for words, table in self._tables.items():
+                for place, items in table.find(runs.of(words)):
+                    for item in items:
+                        whole, hash = self._whole.get(item, (0, None))
+                        if not whole or runs.at(place, whole) == hash:
+                            found.add(item)
+            carried = keys[max(0, len(keys) - RUN_UNSPACED + 1) :]
         return {self._places[item] for item in found}
 
 

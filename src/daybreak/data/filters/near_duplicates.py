@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import write_array
+from daybreak.core.files import write_array, write_npy
 from daybreak.data.filters.filter import LONGEST_FILTERED, Filter, missing_extra
 from daybreak.data.filters.words import datatrove_words
 
@@ -113,8 +113,7 @@ def write_signatures(documents: Iterable[tuple[int, str]], folder: Path, part: i
     step.run(datatrove_documents(), rank=part)
     done.parent.mkdir(parents=True, exist_ok=True)
     temporary = done.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        np.save(file, np.array(numbers, np.uint64))
+    write_npy(temporary, np.array(numbers, np.uint64))
     os.replace(temporary, done)
 
 

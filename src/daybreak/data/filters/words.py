@@ -6,6 +6,7 @@ import functools
 import itertools
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ def bare_words(text: str) -> list[bytes]:
     if not text.isascii():
         text = _NOT_ASCII.sub(_set_apart, text)
     return text.encode("utf-8", "replace").translate(_ASCII_WORDS).split()
+
+
+def is_unspaced(words: Sequence[bytes]) -> bool:
+    """Whether more than half of the words of ``bare_words`` are single characters of scripts without spaces."""
+    return 2 * sum(len(word) > 2 and bool(_WORD_CHARACTER.fullmatch(word.decode())) for word in words) > len(words)
 
 
 @functools.cache

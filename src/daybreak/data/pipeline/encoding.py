@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import write_array
+from daybreak.core.files import copy_files, write_array
 from daybreak.core.special_tokens import special_ids
 from daybreak.data.filters.deduplication import DROPPED, HELDOUT, document_key
 from daybreak.data.pipeline.corpus import Corpus
@@ -248,7 +248,7 @@ def write_shards(
     """
     refuse_changed(job.corpus.files)
     shutil.rmtree(data, ignore_errors=True)
-    shutil.copytree(job.tokenizer, data / "tokenizer")
+    copy_files(job.tokenizer, data / "tokenizer")
     train, heldout, counts, density = join(job, parts, data)
     manifest = Manifest(
         format=SHARD_FORMAT,

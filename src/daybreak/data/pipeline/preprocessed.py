@@ -108,7 +108,8 @@ def make_texts(
         work: contains the files of an earlier, interrupted call.
         threshold: tokens per character above which FILTERED removes a document.
     """
-    readers = [SourceReader(text.name, text.corpus, work / text.name, workers) for text in texts]
+    places = make_folder(work / "texts")  # a source may have any name, such as tokenizer
+    readers = [SourceReader(text.name, text.corpus, places / text.name, workers) for text in texts]
     found = [reader.first_pass() for reader in readers]
     held = np.concatenate([held_keys(one) for one in found])
     with working("Making the tokenizer"):

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import TextIO
 
 from daybreak import __version__
 from daybreak.core.errors import ReadFailed, UserError, WriteFailed, reason
@@ -37,8 +38,7 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
     into it. ``folder`` is removed at the end and if the input or a setting is refused. After anything else (a killed
     worker, full memory, an error of a disk or a connection, a closed output, a signal) the preparation can be resumed.
     """
-    make_folder(folder)
-    with (folder / "lock").open("a") as lock:
+    with _open_lock(folder) as lock:
         if not locked(lock.fileno()):
             raise UserError(
                 "Another preparation is writing the same folder.", "Wait for it, or choose another folder with --out."
@@ -60,6 +60,13 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_lock(folder: Path) -> TextIO:
+    """Open the lock file of a work folder, which another preparation may remove at its end."""
+    while True:
+        with suppress(FileNotFoundError):
+            return (make_folder(folder) / "lock").open("a")
 
 
 def remove_finished(folder: Path) -> None:
@@ -127,8 +134,10 @@ def final_place(out: Path) -> Iterator[Path]:
 def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:
     """Create a temporary folder beside ``final``, removed when ``stack`` closes."""
     folder = final.with_name(f".{final.name}.{what}-{os.getpid()}")
-    for left in final.parent.glob(f".{final.name}.{what}-*"):
-        if not is_alive(int(left.name.rpartition("-")[2])):
+    prefix = f".{final.name}.{what}-"
+    for left in final.parent.iterdir():  # not glob, because the name may contain * or [
+        number = left.name.removeprefix(prefix)
+        if left.name.startswith(prefix) and number.isdecimal() and not is_alive(int(number)):
             shutil.rmtree(left, ignore_errors=True)  # of a killed process
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return make_folder(folder)

@@ -86,10 +86,10 @@ ACCENT_SAMPLE, ACCENT_PIECE = 1_000_000, 1_000
 
 
 def accented_fraction(texts: Iterable[str]) -> float:
-    """Return the fraction of letters with an accent, in pieces from everywhere in a long text.
+    """Return the fraction of letters with an accent, a vowel sign or another mark, in pieces from everywhere in a text.
 
-    Only letters of scripts with capitals count, such as Latin, Greek and Cyrillic, whose short i is one with an accent.
-    A hash of each piece decides whether it is counted.
+    The short i of Cyrillic is a letter with an accent, and so is an Arabic letter with hamza. A mark of its own is one
+    more letter. A hash of each piece decides whether it is counted.
 
     Args:
         texts: read twice.
@@ -101,9 +101,10 @@ def accented_fraction(texts: Iterable[str]) -> float:
             piece = text[start : start + ACCENT_PIECE]
             if fraction >= 1 or (document_key(piece) & 0xFFFFFFFF) < fraction * 2**32:
                 letters.update(piece)
-    cased = Counter({letter: count for letter, count in letters.items() if letter.lower() != letter.upper()})
-    accented = sum(count for letter, count in cased.items() if len(unicodedata.normalize("NFD", letter)) > 1)
-    return accented / max(1, cased.total())
+    marks = Counter({letter: count for letter, count in letters.items() if unicodedata.category(letter) == "Mn"})
+    plain = Counter({letter: count for letter, count in letters.items() if letter.isalpha()})
+    accented = sum(count for letter, count in plain.items() if len(unicodedata.normalize("NFD", letter)) > 1)
+    return (accented + marks.total()) / max(1, plain.total() + marks.total())
 
 
 def warn_of_folding(
@@ -125,7 +126,10 @@ def warn_of_folding(
         )
     elif folds and (fraction := accented_fraction(texts)) >= ACCENTED:
         remedy = IMPORTED if imported else "Add --tokenizer.cased to keep accents and capitals."
-        say(f"Warning: {fraction:.1%} of the letters have accents, which this tokenizer removes. {remedy}")
+        say(
+            f"Warning: {fraction:.1%} of the letters have accents or other marks, which this tokenizer removes. "
+            f"{remedy}"
+        )
 
 
 HIDDEN_SIZE, BODY, PREDICTED = 512, 25_000_000, 0.3

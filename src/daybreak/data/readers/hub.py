@@ -87,7 +87,7 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
             install_hint("hub"),
         ) from None
     datasets.disable_progress_bars()
-    folder = Path(os.path.expanduser(wanted.name))
+    folder, began = Path(os.path.expanduser(wanted.name)), False
     try:
         records = datasets.load_dataset(
             str(folder) if folder.is_dir() else wanted.name,
@@ -100,14 +100,17 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
             records = records.select_columns([field])
         if wanted.records:
             records = records.take(wanted.records)
-        yield from records
+        for record in records:
+            began = True
+            yield record
     except Exception as error:  # the library passes on the errors of its readers
-        raise _unreadable(wanted.given, error) from None
+        raise _unreadable(wanted.given, error, began) from None
 
 
-def _unreadable(given: str, error: Exception) -> UserError:
-    # A ValueError says that config, split or content is wrong; the layers of the network raise many other types.
-    kind = UserError if isinstance(error, ValueError) else ReadFailed
+def _unreadable(given: str, error: Exception, began: bool = False) -> UserError:
+    # Before the first record, a ValueError says that config, split or content is wrong. Later it may be a part that a
+    # lost connection cut off, and the preparation can be resumed. The layers of the network raise many other types.
+    kind = UserError if isinstance(error, ValueError) and not began else ReadFailed
     return kind(
         f"The data set '{given}' cannot be read: {reason(error)}.",
         f"Check its name, revision, config, split and the connection, or download it and give {PREFIX}FOLDER.",

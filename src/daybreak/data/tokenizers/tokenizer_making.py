@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import write_json
+from daybreak.core.files import write_json, write_text
 from daybreak.core.serialization import Component, to_dict
 from daybreak.core.special_tokens import USUAL
 from daybreak.data.readers.text_pieces import cut_at_whitespace
@@ -192,7 +192,7 @@ class TrainedTokenizer(TokenizerConfig):
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write ``tokenizer.json`` and ``tokenizer_config.json`` so that ``AutoTokenizer`` loads the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
     names = {f"{role}_token": token for role, token in USUAL.items()}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

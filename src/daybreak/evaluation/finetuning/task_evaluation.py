@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from daybreak.core.errors import TooLate, UserError, reason
-from daybreak.core.files import replace_folder
+from daybreak.core.files import copy_files, replace_folder
 from daybreak.core.terminal import duration, working
 from daybreak.evaluation.baselines.bag_of_words import bag_of_words
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
@@ -363,11 +363,11 @@ def keep_model(evaluation: TaskEvaluation, result: TaskResult, target: Path) -> 
     assert job.keep is not None
     staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        shutil.copytree(job.keep, staged)
+        copy_files(job.keep, staged)
         replace_folder(staged, target)
     except OSError as error:
         shutil.rmtree(staged, ignore_errors=True)
-        why = "not all files could be copied" if isinstance(error, shutil.Error) else error.strerror or reason(error)
+        why = error.strerror or reason(error)
         raise UserError(
             f"The model cannot be written to '{target}' ({why}).",
             "Free disk space or correct the permissions, then repeat the command.",
