@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +98,19 @@ class Poisoned(Around):
 
 @dataclass(frozen=True, kw_only=True)
 class Tight(Around):
-    """A device that holds ``room`` rows at a time from row ``since`` of the run on."""
+    """A device that holds ``room`` rows at a time from row ``since`` of the run on, or only ``times`` times."""
 
     room: int
     since: int = 0
     error: Exception | None = None
+    times: int | None = None
+    raised: list[int] = field(default_factory=list)
 
     def loss(self, model: Encoder, batch: Batch, *, position: int, **more: Any) -> LossSum:
         found = self.inner.loss(model, batch, position=position, **more)
-        if len(batch) > self.room and position + len(batch) > self.since:
+        left = self.times is None or len(self.raised) < self.times
+        if len(batch) > self.room and position + len(batch) > self.since and left:
+            self.raised.append(position)
             raise self.error or torch.OutOfMemoryError("no room")
         return found
 

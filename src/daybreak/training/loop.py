@@ -21,7 +21,7 @@ from daybreak.training.clock import Tick, reserve_for
 from daybreak.training.monitoring.disk import low_room
 from daybreak.training.monitoring.monitors import Monitor
 from daybreak.training.phases import decays_last, schedule_progress, second_phase_starts, with_microbatch
-from daybreak.training.recovery import current_change, disable_compilation, halve_microbatch, roll_back
+from daybreak.training.recovery import current_change, disable_compilation, halve_microbatch, repeat_step, roll_back
 from daybreak.training.signals import Signals
 from daybreak.training.step import (
     CONTRASTIVE_SUFFIX,
@@ -53,6 +53,7 @@ def fit(training: Training, progress: Progress) -> Progress:
     recorder, timer = StepRecorder(training), CheckpointTimer(training.validation.row_seconds)
     mark = None
     plateau_loss = training.plateau_loss if training.phase2.when_flat else 0.0
+    full_at = -1  # the newest step that did not fit into memory
     training.model.train()
     with Signals() as signals, restore_peak_rates(training, peaks):
         while True:
@@ -102,7 +103,8 @@ def fit(training: Training, progress: Progress) -> Progress:
                     recorder = StepRecorder(training)
                 timer.save_if_due(training, progress)
             except MicrobatchTooLarge:
-                training = halve_microbatch(training, progress)
+                training = (halve_microbatch if full_at == progress.step else repeat_step)(training, progress)
+                full_at = progress.step
             except CompilationFailed as failed:
                 training = disable_compilation(training, progress, failed)
             except PeerLost as lost:

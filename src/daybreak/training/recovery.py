@@ -57,6 +57,17 @@ def without_changes_after(decisions: Decisions, step: int) -> Decisions:
     return replace(decisions, changes=[change for change in decisions.changes if change.step <= step])
 
 
+def repeat_step(training: Training, progress: Progress) -> Training:
+    """Repeat a step that did not fit into memory, with the same microbatch.
+
+    Its activations are free now, and another program may have had the memory for a moment only. A smaller microbatch
+    would stay for the rest of the run, and compiled blocks would be compiled again for it.
+    """
+    if training.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return _record_decisions(training, training.decisions, progress.step)
+
+
 def halve_microbatch(training: Training, progress: Progress) -> Training:
     """Halve the microbatch from this step on; the sequences of a step stay the same."""
     current = current_change(training.decisions, progress.step)

@@ -112,6 +112,9 @@ def test_a_flipped_bit_is_found_when_its_block_is_read_and_only_then(data: Path)
             UserError, match=r"train-00000.tokens.bin' was changed.*Delete .* and prepare the data again"
         ):
             stream.read(2 * block - 1, 2 * block + 1)
+    with pytest.raises(UserError, match="block 2 does not match"):
+        whole = open_shards(data).train
+        whole.read(0, len(whole))  # several blocks at a time
     fresh = open_shards(data).train
     assert fresh.windows(np.array([0, 2 * block - 10]), 10).shape == (2, 10)
     with pytest.raises(UserError, match="was changed"):

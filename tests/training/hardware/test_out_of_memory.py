@@ -36,8 +36,8 @@ def test_a_microbatch_that_does_not_fit_is_halved_until_it_does(tmp_path: Path) 
     (change,) = read_json(run.decisions, Decisions).changes
     assert (change.step, change.microbatch, change.rate, change.skip_to) == (10, 2, 1.0, None)
     assert "out of memory" in change.why
-    # The same rows in the same order, a step's eight at once; step 10 was begun three times.
-    assert watched.rows == [(8 * step, 8) for step in (*range(10), 10, 10, *range(10, 30))]
+    # The same rows in the same order, a step's eight at once; step 10 was begun four times, twice with all eight.
+    assert watched.rows == [(8 * step, 8) for step in (*range(10), 10, 10, 10, *range(10, 30))]
     assert (done.step, done.position, done.health.dropped) == (30, 240, 0)
     assert [line["step"] for line in lines(run.trace)] == list(range(30))
     assert [line["step"] for line in lines(run.metrics)] == list(range(1, 31)) and not run.lost_metrics.exists()
@@ -45,6 +45,19 @@ def test_a_microbatch_that_does_not_fit_is_halved_until_it_does(tmp_path: Path) 
     assert equal(made, again)
     # And also where there is room: the records say how many rows went together.
     roomy, _ = replayed(training(tmp_path / "roomy"), tmp_path / "run")
+    assert equal(made, roomy)
+
+
+def test_memory_that_another_program_has_for_a_moment_changes_nothing(tmp_path: Path) -> None:
+    tight = Tight(inner=Neighbours(), room=3, since=10 * 8, times=1)
+    made = training(tmp_path / "run", objective=tight)
+    done = journaled(made)
+    run = RunFolder(tmp_path / "run")
+    assert len(tight.raised) == 1 and done.step == 30
+    assert read_json(run.decisions, Decisions).changes == []
+    assert [line["step"] for line in lines(run.trace)] == list(range(30))
+    roomy = training(tmp_path / "roomy")
+    journaled(roomy)
     assert equal(made, roomy)
 
 
@@ -181,7 +194,7 @@ def test_a_halved_microbatch_and_a_halved_rate_stand_together(tmp_path: Path) ->
     watched = Recorded(training(tmp_path / "run", objective=both))
     made = watched.training
     journaled(made)
-    assert watched.rows[14:] == [(8 * step, 8) for step in (*range(13, 17), *range(17, 36))]  # step 13 began twice
+    assert watched.rows[14:] == [(8 * step, 8) for step in (13, *range(13, 17), *range(17, 36))]  # three times 13
     (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
     assert (change.step, change.microbatch, change.rate, change.skip_to) == (11, 4, 0.5, 136)
     again, _ = replayed(training(tmp_path / "again", objective=both), tmp_path / "run")

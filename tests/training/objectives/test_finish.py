@@ -19,7 +19,7 @@ from toy_run import assert_near, descending, weights
 
 from daybreak.core import world as worlds
 from daybreak.core.batch import Batch
-from daybreak.core.encoder import Encoder
+from daybreak.core.encoder import Encoder, called
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.models.bert import BertEncoder
@@ -27,6 +27,7 @@ from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
 from daybreak.training import checkpoint
 from daybreak.training.loop import fit
+from daybreak.training.objectives import loss
 from daybreak.training.objectives.finish import (
     Finish,
     Pooling,
@@ -304,3 +305,14 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 if __name__ == "__main__":
     one_rank(Path(sys.argv[1]))
     end_rank()
+
+
+def test_the_masked_loss_of_the_finish_is_compiled_where_that_of_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU this saves half of its traffic with memory."""
+    monkeypatch.setattr(loss, "chunk", lambda *_: 1)  # whole chunks only are compiled
+    model, batch, calls = built().train(), take(3, 6).on("cpu"), []
+    model.compiled = called
+    model.compiled_loss = lambda *tensors: calls.append(1) or loss.loss_and_gradient(*tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = WithEmbeddings(MASKED.loss).loss(model, batch, seed=4, position=3, progress=0.9)
+    assert len(calls) == found.count > 0

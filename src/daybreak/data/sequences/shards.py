@@ -9,6 +9,7 @@ Each document in the stream ends with the tokenizer's [SEP]; there is no [CLS]. 
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,15 @@ import numpy as np
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
+from daybreak.core.process import usable_cores
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 from daybreak.schemas.run import BLOCK_BYTES, SHARD_FORMAT, BlockFile, Manifest, Split
 
 TOKEN_FILE_BYTES = 256 << 20
 """Maximum size of a token file, a multiple of BLOCK_BYTES."""
 BUFFER_BYTES = 1 << 16
+MOST_CHECKS = 8
+"""Blocks that are checked at a time."""
 
 
 def token_type(token_bytes: int) -> np.dtype:
@@ -154,8 +158,7 @@ class BlockReader:
         width = self._values.itemsize
         first, last = start * width // BLOCK_BYTES, -(-stop * width // BLOCK_BYTES)
         if stop > start and not self._checked[first:last].all():
-            for block in first + np.flatnonzero(~self._checked[first:last]):
-                self._check(int(block))
+            self._check_all(first + np.flatnonzero(~self._checked[first:last]))
         return self._values[start:stop]
 
     def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
@@ -170,9 +173,18 @@ class BlockReader:
             held = np.zeros(len(self._checked) + 1, np.int64)  # how many windows begin in a block, less those that end
             np.add.at(held, first, 1)
             np.add.at(held, last, -1)
-            for block in np.flatnonzero((np.cumsum(held)[:-1] > 0) & ~self._checked):
-                self._check(int(block))
+            self._check_all(np.flatnonzero((np.cumsum(held)[:-1] > 0) & ~self._checked))
         return np.lib.stride_tricks.sliding_window_view(self._values, width)[starts]
+
+    def _check_all(self, blocks: np.ndarray) -> None:
+        """Check several blocks at a time: the first batches of a run touch hundreds, and hashing frees the lock of
+        Python."""
+        if len(blocks) < 2:
+            for block in blocks.tolist():
+                self._check(block)
+            return
+        with ThreadPoolExecutor(min(MOST_CHECKS, usable_cores())) as pool:
+            list(pool.map(self._check, blocks.tolist()))
 
     def _check(self, block: int) -> None:
         data = self._bytes[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]

@@ -97,7 +97,7 @@ class ViewSampler(RowSampler):
         drawn = draws(keys, np.arange(1, 3 + views + views * longest))
         size_draw, place, shifts, drops = np.split(drawn, [1, 2, 2 + views], axis=1)
         starts = (place[:, 0] * (len(self._stream) - reach + 1)).astype(np.int64)
-        text = np.stack([self._stream.read(start, start + reach) for start in starts.tolist()]).astype(np.int64)
+        text = self._stream.windows(starts, reach).astype(np.int64)
 
         size = (config.shortest + size_draw * (longest - config.shortest + 1)).astype(np.int64)  # [B, 1]
         shift = (shifts * (size // 3 + 1)).astype(np.int64)  # [B, V]
