@@ -168,11 +168,6 @@ def budget_seconds(text: str) -> float:
     return budget.amount
 
 
-def training_share(summary: dict[str, Any]) -> float:
-    """Fraction of the charged time spent in training steps."""
-    return float(summary["time_by_category"]["train"] / summary["elapsed"])
-
-
 def run_facts(out: Path) -> dict[str, Any]:
     """Facts of a finished run for a record: no corpus text and no path."""
     folder = RunFolder(out)
@@ -243,11 +238,6 @@ class Watch:
         )
         void = bool(why_void(seen, cores=usable_cores(), threads=threads))
         return {"load_before": self.before, "load_after": after, "others": others, "void": void}
-
-
-def busy_process() -> subprocess.Popen[bytes]:
-    """Start a process that only counts, on the cores of this one."""
-    return subprocess.Popen([sys.executable, "-c", "while True: pass"])
 
 
 def adopt_orphans() -> None:

@@ -1,7 +1,6 @@
-"""Report a race: final losses, ratios of the time to several losses, and the curves.
+"""Report a race that race.py recorded: final losses, and ratios of the time to several losses.
 
-    python benchmarks/race_report.py race.json                          the tables of a record that race.py wrote
-    python benchmarks/race_report.py race.json --figure race.html       and all its curves
+    python benchmarks/race_report.py race.json
 
 The time to a loss is interpolated on the curve of a run. The time of a side is the median over its seeds, and is given
 only if all its runs reach the loss. If the reference does not reach a loss within its budget, the ratio is its budget
@@ -174,59 +173,13 @@ def _sides(title: str, lines: Sequence[dict[str, Any]]) -> str:
     return measure.table(head, rows)
 
 
-COLOURS = {REFERENCE: "#b3362b", "cramming": "#d9a441"}
-OURS = ("#2f61c4", "#217a5b")
-"""Of our sides, in the order of their names."""
-
-
-def figure(raced: Sequence[dict[str, Any]]) -> Any:
-    """Held-out loss against seconds on a logarithmic axis, one line per run, with a dot at the end of its budget."""
-    from plotly import graph_objects
-
-    found = graph_objects.Figure()
-    ours = sorted({run["variant"] for run in raced} - set(COLOURS))
-    colours = {**dict(zip(ours, OURS * len(ours))), **COLOURS}
-    told: set[tuple[str, float]] = set()
-    for run in sorted(raced, key=lambda run: (run["seconds"], run["variant"])):
-        name = (run["variant"], run["seconds"])
-        points = [point for point in run["curve"] if point["seconds"] > 0]
-        found.add_scatter(
-            x=[point["seconds"] for point in points],
-            y=[point["loss"] for point in points],
-            mode="lines+markers",
-            marker_size=[0] * (len(points) - 1) + [9],
-            line_color=colours[run["variant"]],
-            name=f"{run['variant']}, {run['seconds'] / 60:g} min",
-            legendgroup=str(name),
-            showlegend=name not in told,
-        )
-        told.add(name)
-    found.add_hline(
-        raced[0]["unigram_loss"],
-        line_dash="dot",
-        annotation_text="unigram baseline",
-        annotation_position="top left",
-    )
-    ticks = [5, 10, 20, 30, 60, 120, 180, 360, 900, 1800, 3600]
-    found.update_xaxes(
-        type="log", title="seconds, start included", tickvals=ticks, ticktext=[f"{at:,}" for at in ticks]
-    )
-    found.update_yaxes(title="held-out loss, nats")
-    legend = {"x": 0.99, "y": 0.99, "xanchor": "right"}
-    found.update_layout(template="plotly_white", width=1000, height=520, margin={"t": 20, "r": 20}, legend=legend)
-    return found
-
-
 def main() -> None:
     parser = measure.parser(__doc__)
-    parser.add_argument("--figure", type=Path, help="write all curves here, as one HTML file")
     parser.add_argument("record", nargs="?", type=Path, help="written by race.py; an invented one with --short")
     chosen = parser.parse_args()
     if chosen.record:
         found = read_json(chosen.record)
         print(render(summarise(found["tuning"], found["race"])))
-        if chosen.figure:
-            figure(found["race"]).write_html(chosen.figure, config={"displayModeBar": False})
         return
     if not chosen.short:
         sys.exit("Name a record that race.py wrote, or use --short.")

@@ -174,22 +174,6 @@ def test_statistics() -> None:
         measure.budget_seconds("30steps")
 
 
-def test_budget_verdict_is_two_sided() -> None:
-    evaluate = script("budget").evaluate
-    assert evaluate(60.0, 60.9, 60.8)["held"] and evaluate(60.0, 59.1, 59.0)["held"]
-    assert not evaluate(60.0, 61.1, 60.5)["held"] and not evaluate(60.0, 58.9, 58.9)["held"]
-    assert evaluate(600.0, 605.0, 604.0)["held"]
-
-
-def test_budget_summary() -> None:
-    runs: list[dict[str, Any]] = [
-        {"budget_seconds": 60.0, "held": off < 1.0, "void": False, "off_by_seconds": off, "training_share": share}
-        for off, share in zip((0.5, -0.7, 1.2), (0.8, 0.7, 0.9))
-    ]
-    (line,) = script("budget").summarise(runs)
-    assert (line["runs"], line["held"], line["off_by_worst"], line["training_share_least"]) == (3, 2, 1.2, 0.7)
-
-
 # ---------------------------------------------------------------- runs seen from outside
 
 

@@ -21,7 +21,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Devices, Recipe, load_recipe
-from daybreak.schemas.run import Decisions, Manifest, Summary
+from daybreak.schemas.run import Decisions, Summary
 from daybreak.training import calibration, loop
 from daybreak.training.checkpoint import Progress
 from daybreak.training.step import Training
@@ -175,19 +175,6 @@ def test_size_and_faithful_on_run(corpus: Path, tmp_path: Path) -> None:
     command("run", "bert-8gb", "--corpus", corpus, "--out", run, "--budget", "20steps", *flags)
     assert read_json(run / "summary.json", Summary).steps == 20
     assert load_recipe(run).model.init_std == 0.02 and (run / "report.html").is_file()  # type: ignore[attr-defined]
-
-
-@pytest.mark.usefixtures("ungated")
-def test_prose_is_split_into_sentences_when_asked(sentences: Path, tmp_path: Path) -> None:
-    prose = tmp_path / "prose.txt"
-    texts = sentences.read_text().split("\n\n")
-    prose.write_text("\n\n".join(re.sub(r" \.\s*", ". ", text).replace(". the", ". The") for text in texts))
-    run = tmp_path / "run"
-    flags = [*TOY, *LATER, "--tokenizer.vocabulary", "400", "--document", "blank-line", "--split-sentences"]
-    command("run", "bert-2018", "--corpus", prose, "--out", run, "--budget", "20steps", *flags)
-    check(read_json(run / "summary.json", Summary), "bert-2018", 20)
-    train = read_json(run / "data" / "manifest.json", Manifest).train
-    assert train.sentence_ends is not None and train.sentence_ends.bytes / 8 > 5 * train.documents
 
 
 def test_another_tokenizer_than_the_papers_must_be_accepted(

@@ -130,14 +130,3 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="watch the parent", daemon=True).start()
-
-
-def is_alive(process: int) -> bool:
-    """Return whether a process with this number exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

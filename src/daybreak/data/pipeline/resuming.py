@@ -13,11 +13,13 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TextIO
 
+import psutil
+
 from daybreak import __version__
 from daybreak.core.errors import ReadFailed, UserError, WriteFailed, reason
 from daybreak.core.files import is_empty, make_folder, read_json, refuse_not_utf8
 from daybreak.core.locks import locked
-from daybreak.core.process import is_alive, usable_cores
+from daybreak.core.process import usable_cores
 from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import say, working_through
 from daybreak.data.pipeline.corpus import PART_BYTES
@@ -137,7 +139,7 @@ def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:
     prefix = f".{final.name}.{what}-"
     for left in final.parent.iterdir():  # not glob, because the name may contain * or [
         number = left.name.removeprefix(prefix)
-        if left.name.startswith(prefix) and number.isdecimal() and not is_alive(int(number)):
+        if left.name.startswith(prefix) and number.isdecimal() and not psutil.pid_exists(int(number)):
             shutil.rmtree(left, ignore_errors=True)  # of a killed process
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return make_folder(folder)
