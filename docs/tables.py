@@ -35,8 +35,12 @@ SEEDS_30 = {
     "`crammed --size tiny`": [
         "2026-11-25-crammed-tiny-30m", "2026-11-26-crammed-tiny-seed-1", "2026-11-26-crammed-tiny-seed-2",
     ],
+    "`tiny` without views and finish": [
+        "2026-11-25-tiny-30m-plain", "2026-11-27-tiny-11747steps-plain-seed-1", "2026-11-27-tiny-11747steps-plain-seed-2",
+    ],
     "Trainer, BERT of the shape of `tiny`": [
         "2026-11-25-run-mlm-tiny-30m.json", "2026-11-26-run-mlm-tiny-30m-seed-1.json",
+        "2026-11-27-run-mlm-tiny-30m-seed-2.json",
     ],
 }  # fmt: skip
 """Pretraining seeds after 30 minutes of one thread, or after as many tokens."""
@@ -338,11 +342,12 @@ def summary_of(record: str) -> Any:
     return run | {"validation": run["curve"][-1]}
 
 
-def small_results(record: str) -> list[Any]:
-    """Results of the model of a run under ``small``; those that are younger than its record lie beside it."""
-    files = [f"{record}/results.json", f"{record.removesuffix('.json')}-tasks.json"]
+def small_results(record: str, protocol: str = "small") -> list[Any]:
+    """Results of the model of a run under a protocol; those that are younger than its record lie beside it."""
+    name = record.removesuffix(".json")
+    files = [f"{record}/results.json", f"{name}-tasks.json", f"{name}-quick.json"]
     results = [result for name in files if (RECORDS / name).is_file() for result in read(name)]
-    return [result for result in results if (result["protocol"], result["model"]) == ("small", "pretrained")]
+    return [result for result in results if (result["protocol"], result["model"]) == (protocol, "pretrained")]
 
 
 def seeds_at_equal_time() -> str:
@@ -361,6 +366,9 @@ def seeds_at_equal_time() -> str:
         for task, name in GLUE.items():
             combined = [statistics.fmean(each[task]["combined"]) for each in results]
             column[f"{name}, both averaged"] = over_seeds(combined)
+        stock = [{result["task"]: result["mean"] for result in small_results(record, "quick")} for record in records]
+        for task, name in GLUE.items():
+            column[f"{name}, `quick`"] = over_seeds([each[task] for each in stock]) if all(stock) else "-"
         columns.append(column)
     bag = {result["task"]: bag_of_words(result) for result in small_results(SEEDS[0])}
     without = {name: bag[task] for task, name in GLUE.items()}

@@ -106,6 +106,8 @@ def test_the_uses_stand_on_it(run):
         "## Use", "## Intended use", "## Unsuitable use", "## Held-out quality",
     ]  # fmt: skip
     assert text.index("## Limitations") < text.index("## Citation")
+    for start, said in ((1.0, "Fine-tune the encoder for search."), (0.9, "made the embeddings useful for search")):
+        assert said in card(run, recipe=run.recipe | {"finish": {"start": start, "length": 64}})
 
 
 def test_without_tasks_and_a_parity_check_nothing_is_claimed(run):

@@ -117,6 +117,7 @@ def render_card(
         own_code=own_code,
         trust=", trust_remote_code=True" if own_code else "",
         lengths=lengths,
+        finish=bool(finish_length),
         longest=max(*lengths, finish_length) if lengths else int(config.get("max_position_embeddings", 0)),
         summary=summary,
         validation=summary.validation,
