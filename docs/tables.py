@@ -36,7 +36,8 @@ SEEDS_30 = {
         "2026-11-25-crammed-tiny-30m", "2026-11-26-crammed-tiny-seed-1", "2026-11-26-crammed-tiny-seed-2",
     ],
     "`tiny` without views and finish": [
-        "2026-11-25-tiny-30m-plain", "2026-11-27-tiny-11747steps-plain-seed-1", "2026-11-27-tiny-11747steps-plain-seed-2",
+        "2026-11-25-tiny-30m-plain", "2026-11-27-tiny-11747steps-plain-seed-1",
+        "2026-11-27-tiny-11747steps-plain-seed-2",
     ],
     "Trainer, BERT of the shape of `tiny`": [
         "2026-11-25-run-mlm-tiny-30m.json", "2026-11-26-run-mlm-tiny-30m-seed-1.json",
