@@ -87,11 +87,9 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_nothing(
     (run / "model" / "model.safetensors").write_bytes(b"weights")
 
     def full(source: Path, target: Path, **_: object) -> None:
-        Path(target).mkdir(parents=True, exist_ok=True)
-        (Path(target) / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shutil.copytree", full)
+    monkeypatch.setattr("shutil.copyfile", full)
     with pytest.raises(UserError, match="cannot be written to") as refused:
         export(run, out=out)
     assert "Free disk space" in refused.value.remedy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -31,11 +32,11 @@ def test_a_full_disk_at_the_last_copy_of_a_model_keeps_the_fine_tuning(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> None:
-        raise shutil.Error([("a", "b", "No space left on device")])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     asked: dict[str, Any] = {"seeds": 1, "out": tmp_path / "out", "save": tmp_path / "kept", "rows": 20, "epochs": 1}
-    with monkeypatch.context() as disk, pytest.raises(UserError, match=r"kept' \(not all files could be copied\)"):
-        disk.setattr("shutil.copytree", full)
+    with monkeypatch.context() as disk, pytest.raises(UserError, match=r"kept' \(No space left on device\)"):
+        disk.setattr("daybreak.evaluation.finetuning.task_evaluation.copy_files", full)
         evaluate(encoder, [str(weather)], **asked)
     assert not list(tmp_path.glob("*kept*"))
     evaluate(encoder, [str(weather)], **asked)
