@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_tasks
 import torch
 from fake_runs import WriteRun
 from in_process import command
@@ -80,6 +81,22 @@ def test_a_run_is_recorded_with_its_evidence_and_nothing_else(run: Path, data: P
     assert copied == [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert load_recipe(folder) == load_recipe(run)
     assert f"[{folder.name}](records/{folder.name}/) (`40steps`)." in leaderboard(records, tmp_path / "board.md")
+
+
+def test_an_evaluation_during_the_repeated_steps_leaves_one_record(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take minutes; its results stand in both files of the record or in none."""
+    verify = recording.verify
+
+    def beside_an_evaluation(*arguments: Any, **options: Any) -> Any:
+        found = verify(*arguments, **options)
+        write_json(run / "results.json", [small_tasks.result("cola", {"mcc": [0.1, 0.2, 0.3]}, model_name="run")])
+        return found
+
+    monkeypatch.setattr(recording, "verify", beside_an_evaluation)
+    folder = recording.record(run, out=tmp_path / "records", data=data, name="beside", last=5)
+    assert (folder / "results.json").is_file() and of_its_files(folder)
 
 
 def test_no_word_of_the_text_and_no_path_is_recorded(run: Path, data: Path, corpus: Path, tmp_path: Path) -> None:

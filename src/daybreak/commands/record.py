@@ -85,7 +85,8 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
             return _record_study(run / file, out, name)
     folder = RunFolder(run)
     refuse_unfit(folder)
-    files, draft = evidence(folder), describe(folder)
+    evidence(folder)  # a damaged file is refused before the steps are repeated
+    draft = describe(folder)
     recipe = draft.recipe.removeprefix(FAMILY)
     target = _new_record(out, draft.date, name, slug(f"{recipe}-{draft.budget}-seed-{draft.seed}"))
     data = data_of(run, data)
@@ -97,6 +98,8 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     refuse_contradictions(folder, verified)
     if os.environ.get("RANK", "0") != "0":  # all processes verify, the first one writes
         return target
+    # Read after the repeated steps, during which an evaluation may have added results.
+    files = evidence(folder)
     found = describe(folder, verified=verified, text=text, commit=commit_of(Path(daybreak.__file__)))
     with _new_folder(target) as new:
         for file, value in files.items():
