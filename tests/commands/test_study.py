@@ -124,10 +124,7 @@ def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path, capsys: pytest.C
 def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
-    ran = fake_cells(place, monkeypatch, {})
-    monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
-    asked = asked_of(data, place.out)
+    place, ran, asked = without_training(data, tmp_path, monkeypatch)
     two = asked["variants"]
     study(seeds=1, **asked)
     found = study(seeds=3, **asked, question="Which batch?")
@@ -151,10 +148,7 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
 def test_a_study_goes_on_without_a_variant_that_diverges(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
-    ran = fake_cells(place, monkeypatch, {})
-    monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
-    asked = asked_of(data, place.out)
+    _, ran, asked = without_training(data, tmp_path, monkeypatch)
     a, b = asked["variants"]
     third = replace(b, name="c")
     study(seeds=1, **{**asked, "variants": [a, b, third]})
@@ -169,10 +163,7 @@ def test_a_study_does_not_go_on_with_the_same_documents_in_another_order(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their held-out sequences are others, so new cells would not compare with the finished ones."""
-    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
-    ran = fake_cells(place, monkeypatch, {})
-    monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
-    asked = asked_of(data, place.out)
+    place, ran, asked = without_training(data, tmp_path, monkeypatch)
     study(seeds=1, **asked)
     manifest = open_shards(data).manifest
     run = RunFolder(place.out / "cells" / "a-seed-0")
@@ -419,6 +410,16 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(experiment, "with_scores", scored)
     monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
     return names
+
+
+def without_training(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[StudyFolder, list[str], dict[str, Any]]:
+    """A study whose cells and report only pretend: its folder, the cells that ran, and what is asked."""
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
+    ran = fake_cells(place, monkeypatch, {})
+    monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
+    return place, ran, asked_of(data, place.out)
 
 
 def asked_of(data: Path, out: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, read_json, write_text
+from daybreak.core.files import make_folder, read_json, refuse_folder, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.leaderboard_table import Filed, page
 from daybreak.schemas.records import RECORD_FILE, Record
@@ -39,8 +39,8 @@ def leaderboard(records: Path, out: Path | None = None) -> str:
     """
     if not records.is_dir():
         raise UserError(f"There is no folder '{records}'.", "Name the folder that daybreak record writes to.")
-    if out and out.is_dir():
-        raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out leaderboard.md`.")
+    if out:
+        refuse_folder(out, "leaderboard.md")
     start = out.parent if out else Path()
     found = [
         Filed(name=folder.name, link=f"{_link(folder, start)}/", record=record)

@@ -14,7 +14,7 @@ from tyro.conf import Positional
 from daybreak.commands.options import keywords, parse
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, write_json
+from daybreak.core.files import make_folder, refuse_folder, write_json
 from daybreak.core.formatting import check_price, compact, count
 from daybreak.core.terminal import duration, say, working
 from daybreak.data.sequences.shards import open_shards
@@ -74,8 +74,7 @@ def plan(
     if parsed.unit != "seconds":
         raise UserError(f"'{budget}' is not a time.", "Give a time, such as --budget 8h.")
     if out:
-        if out.is_dir():
-            raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out plan.json`.")
+        refuse_folder(out, "plan.json")
         make_folder(out.parent)
     shards = open_shards(data)
     # A recipe of a file or a run is called by its path, by which the next command finds it.

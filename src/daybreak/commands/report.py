@@ -14,7 +14,7 @@ from tyro.conf import Positional
 
 from daybreak.commands.options import listed, parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, read_json, write_text
+from daybreak.core.files import make_folder, read_json, refuse_folder, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.task_pairs import pair_results, several_models
 from daybreak.core.terminal import open_in_browser, say
@@ -88,8 +88,7 @@ def report(
         raise UserError("No run folder is given.", "Name at least one, as in `daybreak report runs/tiny`.")
     if form not in FORMS:
         raise UserError(f"'{form}' is not a report format.", f"Choose {' or '.join(FORMS)}.")
-    if out.is_dir():
-        raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out report.html`.")
+    refuse_folder(out, "report.html")
     sentences: list[str] = []
     if len(folders) == 1 and is_data_folder(folders[0]):
         page = corpus_page(folders[0], form=form, text=text)
@@ -108,8 +107,8 @@ def report(
 
 def glue_scores(runs: Sequence[Path], out: Path | None = None) -> str:
     """Return, and write, a Markdown table of GLUE dev scores, with a row for each model of the runs or published."""
-    if out is not None and out.is_dir():
-        raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out glue.md`.")
+    if out is not None:
+        refuse_folder(out, "glue.md")
     read = with_unique_labels([read_folder(path) for path in dict.fromkeys(runs)])
     found = glue_table(read, [_published(anchor) for anchor in table_anchors()])
     if not found:

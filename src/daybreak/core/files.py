@@ -66,6 +66,12 @@ def refuse_link_out(folder: Path, path: Path) -> None:
         )
 
 
+def refuse_folder(out: Path, example: str) -> None:
+    """Check that an output file is not the name of a folder; ``example`` is a file name for the remedy."""
+    if out.is_dir():
+        raise UserError(f"'{out}' is a folder.", f"Name a file, as in `--out {example}`.")
+
+
 def refuse_not_utf8(folder: Path) -> None:
     """Check that the path of an output folder is UTF-8: tokenizers and safetensors open no other files."""
     path = os.path.realpath(folder)

@@ -76,9 +76,8 @@ def _replacement(out: Path) -> Iterator[Path]:
         replace_folder(new, out)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(new, ignore_errors=True)
-        why = reason(error)
         raise UserError(
-            f"The model cannot be written to '{out}' ({why}).",
+            f"The model cannot be written to '{out}' ({reason(error)}).",
             "Free disk space or correct the permissions, then repeat the command.",
         ) from None
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
@@ -95,7 +95,7 @@ def evaluate_cell(cell: Cell, study: StudyFolder, lock: TextIO, tasks: CellTasks
     if done.exists() and RunFolder(run).results.exists():
         before = read_json(done)
         # Someone may have evaluated the model of the cell with other seeds since. Version 0.1 kept no scores.
-        if before["identity"] == tasks.identity and before.get("scores") in (None, _plain_scores(run, tasks)):
+        if before["identity"] == tasks.identity and before.get("scores") in (None, to_dict(_scores(run, tasks))):
             return
     done.unlink(missing_ok=True)  # until all tasks are finished, the results are those of no identity
     started = time.monotonic()
@@ -103,17 +103,13 @@ def evaluate_cell(cell: Cell, study: StudyFolder, lock: TextIO, tasks: CellTasks
         code = run_child(tasks.command(run), log, study.threads, lock, signals, look=lambda: None)
     check_ended(code, signals, cell, log)
     seconds = round(time.monotonic() - started, 1)
-    write_json(done, {"identity": tasks.identity, "seconds": seconds, "scores": _plain_scores(run, tasks)})
+    write_json(done, {"identity": tasks.identity, "seconds": seconds, "scores": to_dict(_scores(run, tasks))})
 
 
 def with_scores(found: StudyCell, cell: Cell, study: StudyFolder, tasks: CellTasks) -> StudyCell:
     """Return the record of a cell with its task scores, in the order of the tasks."""
     seconds = read_json(study.beside(cell, ".tasks.json"))["seconds"]
     return replace(found, tasks=_scores(study.folder(cell), tasks), task_seconds=seconds)
-
-
-def _plain_scores(run: Path, tasks: CellTasks) -> list[dict[str, Any]]:
-    return [to_dict(score) for score in _scores(run, tasks)]
 
 
 def _scores(run: Path, tasks: CellTasks) -> list[TaskScore]:
