@@ -130,18 +130,12 @@ class Timed:
 
     def _time(self, call: Callable[[], Any]) -> float:
         call()
-        synchronise(self._device)
+        probe.synchronize(self._device)
         begun = time.perf_counter()
         for _ in range(self._repeats):
             call()
-        synchronise(self._device)
+        probe.synchronize(self._device)
         return (time.perf_counter() - begun) / self._repeats
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait for the GPU to finish."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class ProductsBlock:

@@ -29,7 +29,6 @@ from typing import Any
 
 import measure
 import torch
-from matrix_products import synchronise
 from variant import CONTENDERS, Variant
 
 from daybreak.data.sequences.shards import open_shards
@@ -59,13 +58,13 @@ def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> f
     left, right = torch.randn(2, side, side, device=device).to(getattr(torch, precision))
     for _ in range(3):
         torch.mm(left, right)
-    synchronise(device)
+    probe.synchronize(device)
     begun, products = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds:
         for _ in range(10 if device.type == "cuda" else 1):
             torch.mm(left, right)
         products += 10 if device.type == "cuda" else 1
-        synchronise(device)
+        probe.synchronize(device)
     return 2 * side**3 * products / (time.perf_counter() - begun)
 
 

@@ -128,23 +128,18 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     """
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
-    try:
-        _describe(options, default)
-        prog, about = f"daybreak {command}", COMMANDS[command]
-        if {"-h", "--help"} & {*arguments}:
-            _leave_out_empty_defaults(options, default)
-            if without := WITHOUT_RECIPE.get(command):
-                # Not after a mistake: the message quotes the command with --help to copy.
-                prog, about = f"{prog} [RECIPE]", f"{about} {RECIPE_HELP} {without}"
-        # An option that is None by default is left out to be so: its type is shown without None.
-        parsed: Options = tyro.cli(
-            options, prog=prog, args=arguments, default=default, description=about, config=(tyro.conf.DisallowNone,)
-        )
-        return parsed
-    except SystemExit as exit_:
-        if exit_.code:
-            raise SystemExit(2) from None
-        raise
+    _describe(options, default)
+    prog, about = f"daybreak {command}", COMMANDS[command]
+    if {"-h", "--help"} & {*arguments}:
+        _leave_out_empty_defaults(options, default)
+        if without := WITHOUT_RECIPE.get(command):
+            # Not after a mistake: the message quotes the command with --help to copy.
+            prog, about = f"{prog} [RECIPE]", f"{about} {RECIPE_HELP} {without}"
+    # An option that is None by default is left out to be so: its type is shown without None.
+    parsed: Options = tyro.cli(
+        options, prog=prog, args=arguments, default=default, description=about, config=(tyro.conf.DisallowNone,)
+    )
+    return parsed
 
 
 def _describe(options: type, default: Any = None) -> None:

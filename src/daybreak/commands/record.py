@@ -9,9 +9,7 @@ import datetime
 import json
 import os
 import shlex
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ import daybreak
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, load_recipe_file, parse
 from daybreak.commands.verify import verify
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, read_json, write_json, write_text
+from daybreak.core.files import make_folder, read_json, whole_folder, write_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
@@ -101,13 +99,15 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     # Read after the repeated steps, during which an evaluation may have added results.
     files = evidence(folder)
     found = describe(folder, verified=verified, text=text, commit=commit_of(Path(daybreak.__file__)))
-    with _new_folder(target) as new:
+    with whole_folder(target) as new:
+        make_folder(new)
         for file, value in files.items():
             if file.endswith(".jsonl"):
                 write_text(new / file, "".join(json.dumps(line) + "\n" for line in value))
             else:
                 write_json(new / file, value)
         write_json(new / RECORD_FILE, found)
+        _refuse_existing(target)  # made by another process since the first check
     say(
         f"Record: {target}, held-out loss {found.loss:.3f}. To rank all records:",
         f"daybreak leaderboard {shlex.quote(str(out))}",
@@ -125,9 +125,11 @@ def _record_study(file: Path, out: Path, name: str) -> Path:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     target = _new_record(out, today, name, f"study-{slug(folder.resolve().name)}")
     make_folder(out)
-    with _new_folder(target) as new:
+    with whole_folder(target) as new:
+        make_folder(new)
         write_json(new / file.name, found)
         write_text(new / f"{file.stem}.md", text(found) + "\n")
+        _refuse_existing(target)
     say(f"Record: {target}.")
     return target
 
@@ -144,15 +146,3 @@ def _new_record(out: Path, date: str, name: str, default: str) -> Path:
 def _refuse_existing(target: Path) -> None:
     if target.exists():
         raise UserError(f"The record '{target}' exists, and records are never edited.", "Choose another --name.")
-
-
-@contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder; rename it to ``target`` at the end, or delete it after an error."""
-    new = make_folder(target.with_name(f".{target.name}.{os.getpid()}.tmp"))
-    try:
-        yield new
-        _refuse_existing(target)
-        os.rename(new, target)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)

@@ -18,12 +18,12 @@ from daybreak.core.files import make_folder, read_json, refuse_folder, write_tex
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.task_pairs import pair_results, several_models
 from daybreak.core.terminal import open_in_browser, say
-from daybreak.evaluation.protocols.anchors import Anchor, anchors_for, computed, standing, table_anchors
+from daybreak.evaluation.protocols.anchors import anchors_for, computed, standing, table_anchors
 from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.scoring.resampling import compare
 from daybreak.reporting.corpus import corpus_page, is_data_folder
 from daybreak.reporting.page import render_page, with_unique_labels
-from daybreak.reporting.runs import Published, RunRecords, read_folder
+from daybreak.reporting.runs import RunRecords, read_folder
 from daybreak.reporting.tasks import glue_table, line
 from daybreak.schemas.studies import Study
 from daybreak.schemas.tasks import Comparison, FinetuningRun, TaskResult
@@ -95,7 +95,7 @@ def report(
     else:
         read = with_unique_labels([_with_averages(read_folder(path)) for path in folders])
         comparisons, unpaired = ([], []) if study else _compared(read)
-        published = [_published(each) for each in computed()]
+        published = computed()
         page = render_page(read, comparisons, unpaired, form=form, published=published, text=text, study=study)
         sentences = [*map(line, comparisons), *unpaired]
     make_folder(out.parent)
@@ -110,7 +110,7 @@ def glue_scores(runs: Sequence[Path], out: Path | None = None) -> str:
     if out is not None:
         refuse_folder(out, "glue.md")
     read = with_unique_labels([read_folder(path) for path in dict.fromkeys(runs)])
-    found = glue_table(read, [_published(anchor) for anchor in table_anchors()])
+    found = glue_table(read, table_anchors())
     if not found:
         raise UserError(
             "None of these folders has a result of a whole GLUE task.",
@@ -123,21 +123,9 @@ def glue_scores(runs: Sequence[Path], out: Path | None = None) -> str:
 
 
 def _with_averages(run: RunRecords) -> RunRecords:
-    found = [(average, [_published(anchor) for anchor in anchors_for(average)]) for average in averages(run.results)]
+    found = [(average, anchors_for(average)) for average in averages(run.results)]
     glue, lacks = standing(run.results)
     return replace(run, averages=found, glue=glue, glue_lacks=lacks)
-
-
-def _published(anchor: Anchor) -> Published:
-    capacity = anchor.capacity
-    return Published(
-        model=anchor.model,
-        value=anchor.average,
-        source=anchor.source,
-        exaflop=capacity.exaflop if capacity else None,
-        how=capacity.how if capacity else "",
-        numbers=anchor.numbers,
-    )
 
 
 @dataclass(frozen=True)

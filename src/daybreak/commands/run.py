@@ -18,6 +18,7 @@ from daybreak.commands.options import (
     RunOutOptions,
     TaskDirOptions,
     default_run_folder,
+    given_flags,
     listed,
     load_chosen_recipe,
     parse,
@@ -198,7 +199,7 @@ def _refuse_idle_tasks(options: RunOptions, arguments: Sequence[str]) -> None:
 
 def _check_budget(options: RunOptions, arguments: Sequence[str]) -> None:
     """Require a budget with a corpus, because the default is too small for most, and limit it without one."""
-    budgeted = any(argument.partition("=")[0] == "--budget" for argument in arguments)
+    budgeted = "--budget" in given_flags(arguments)
     if budgeted and options.deadline:
         raise UserError("--deadline and --budget both set the length of the run.", "Give one of them.")
     if options.corpus and not budgeted and not options.deadline:

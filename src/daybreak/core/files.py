@@ -230,6 +230,18 @@ def reserve(path: Path) -> None:
                 raise
 
 
+@contextlib.contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """Yield the name of a new folder, which replaces ``final`` at the end; after an error nothing of it remains."""
+    new = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        yield new
+        replace_folder(new, final)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
 def replace_folder(new: Path, final: Path) -> None:
     """Move the finished folder ``new`` to ``final`` by renames; an older ``final`` is removed."""
     old = final.with_name(f".{final.name}.old")

@@ -14,7 +14,8 @@ from daybreak.core.formatting import percent, score, significant
 from daybreak.reporting.blocks import UNKNOWN, Block, bold, figure, join, run_name, section, small, table
 from daybreak.reporting.charts import Figure, base_layout, colour, scatter
 from daybreak.reporting.events import time_of_step
-from daybreak.reporting.runs import Published, RunRecords
+from daybreak.reporting.runs import RunRecords
+from daybreak.schemas.tasks import PublishedAverage
 
 EXA = 1e18
 UNITS = ((EXA, "exaFLOP"), (1e15, "petaFLOP"), (1e12, "teraFLOP"), (1e9, "gigaFLOP"))
@@ -151,7 +152,7 @@ def training_flops(run: RunRecords) -> str | None:
 # ---------------------------------------------------------------- GLUE by compute
 
 
-def compute(runs: Sequence[RunRecords], published: Sequence[Published]) -> Block | None:
+def compute(runs: Sequence[RunRecords], published: Sequence[PublishedAverage]) -> Block | None:
     """The figure and its table; nothing if no run was evaluated on a task of GLUE."""
     evaluated = [number for number, run in enumerate(runs) if run.glue is not None or run.glue_lacks]
     if not evaluated or not published:
@@ -188,7 +189,7 @@ def _why_not(run: RunRecords) -> str:
     return "not plotted: it continues another model, whose compute is not recorded" if run.continued else ""
 
 
-def _published_row(number: int, model: Published) -> list[Any]:
+def _published_row(number: int, model: PublishedAverage) -> list[Any]:
     sources = small(f"GLUE: {model.source}; compute: {model.how}")
     return [join(f"{number}. ", bold(model.model), sources), significant(model.exaflop or 0.0), score(model.value)]
 
@@ -204,7 +205,7 @@ def _row(runs: Sequence[RunRecords], number: int) -> list[Any]:
     ]
 
 
-def compute_figure(runs: Sequence[RunRecords], published: Sequence[Published]) -> Figure:
+def compute_figure(runs: Sequence[RunRecords], published: Sequence[PublishedAverage]) -> Figure:
     """Published models as numbered dots, runs in their colours, on a logarithmic axis of exaFLOP."""
     known = [(number, model) for number, model in enumerate(published, start=1) if model.exaflop]
     seen = Counter[float | None]()

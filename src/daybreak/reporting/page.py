@@ -14,12 +14,12 @@ from daybreak.reporting.forecast import forecasts
 from daybreak.reporting.headline import comparison, forgetting, headline, title_of, use
 from daybreak.reporting.machine import machine
 from daybreak.reporting.probes import context_use, examples, layers, search
-from daybreak.reporting.runs import Published, RunRecords
+from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.studies import study_section
 from daybreak.reporting.tasks import averages, tasks, verdicts
 from daybreak.reporting.training import course, time_spent, training
 from daybreak.schemas.studies import Study
-from daybreak.schemas.tasks import Comparison
+from daybreak.schemas.tasks import Comparison, PublishedAverage
 
 RELOAD_SECONDS = 60
 """Interval at which the page of an unfinished run reloads."""
@@ -31,7 +31,7 @@ def render_page(
     unpaired: Sequence[str] = (),
     *,
     form: str = "html",
-    published: Sequence[Published] = (),
+    published: Sequence[PublishedAverage] = (),
     text: bool = True,
     study: Study | None = None,
 ) -> str:

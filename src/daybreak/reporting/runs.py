@@ -31,7 +31,7 @@ from daybreak.schemas.run import (
     ValidationRecord,
 )
 from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE
-from daybreak.schemas.tasks import Average, TaskResult
+from daybreak.schemas.tasks import Average, PublishedAverage, TaskResult
 
 Line = StepRecord | ValidationRecord | MachineRecord
 """A line of metrics.jsonl."""
@@ -40,21 +40,6 @@ KINDS: dict[str, type[Line]] = {"step": StepRecord, "validation": ValidationReco
 SILENCE = 60.0
 """Seconds without a heartbeat after which a run counts as silent."""
 _TAIL_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """A published average, to compare with an average of the same convention."""
-
-    model: str
-    value: float
-    source: str
-    exaflop: float | None = None
-    """The operations that its devices could do in the time of pretraining, in 10^18; None if unknown."""
-    how: str = ""
-    """How ``exaflop`` was computed."""
-    numbers: dict[str, float] = field(default_factory=dict)
-    """The scores behind the average as ``Average.numbers``; empty if only the average is published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +74,7 @@ class RunRecords:
     forecast: ForecastLog | None = None
     """None if there is no forecast (unsupported recipe or older version)."""
     probes: Probes | None = None
-    averages: list[tuple[Average, list[Published]]] = field(default_factory=list)
+    averages: list[tuple[Average, list[PublishedAverage]]] = field(default_factory=list)
     """Averages over the results with the published averages to compare; ``report`` computes them."""
     glue: float | None = None
     """The GLUE average of the figure of compute; None if a number of it is missing."""

@@ -38,9 +38,9 @@ from daybreak.reporting.charts import (
     series_name,
     straight_line,
 )
-from daybreak.reporting.runs import Published, RunRecords
+from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.studies import table as markdown_table
-from daybreak.schemas.tasks import CLAIM_SEEDS, Average, Comparison, TaskResult
+from daybreak.schemas.tasks import CLAIM_SEEDS, Average, Comparison, PublishedAverage, TaskResult
 
 GAP = 0.9
 """Space between two tasks of a figure, in lanes."""
@@ -227,7 +227,7 @@ def averages(runs: Sequence[RunRecords]) -> Block | None:
     if not any(run.results for run in runs):
         return None
     groups: dict[tuple[str, str], dict[bool, list[list[Inline]]]] = {}
-    published: dict[tuple[str, str], list[Published]] = {}
+    published: dict[tuple[str, str], list[PublishedAverage]] = {}
     for number, run in enumerate(runs):
         sides: dict[tuple[str, str, str], dict[str, Average]] = {}
         for average, others in run.averages:
@@ -255,7 +255,7 @@ def averages(runs: Sequence[RunRecords]) -> Block | None:
     )
 
 
-def _published_row(model: Published) -> list[Inline]:
+def _published_row(model: PublishedAverage) -> list[Inline]:
     return [join(model.model, small(f"published: {model.source}")), UNKNOWN, score(model.value)]
 
 
@@ -275,7 +275,7 @@ GLUE_COLUMNS = {
 """Columns of the eight GLUE tasks in the Cramming paper -> a task and its metric."""
 
 
-def glue_table(runs: Sequence[RunRecords], published: Sequence[Published]) -> str:
+def glue_table(runs: Sequence[RunRecords], published: Sequence[PublishedAverage]) -> str:
     """A Markdown table of GLUE dev scores: a row for each model of the runs and each published model.
 
     Args:

@@ -67,19 +67,25 @@ class SimilarityProbe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketScore:
-    """Masked tokens whose rank or position lies in a range."""
+class Accuracy:
+    """Accuracy and loss on masked tokens."""
 
-    first: int
-    last: int | None
-    """Last value of the range, included; None without an upper end."""
     count: int
-    """Masked tokens in the range, at least 1; empty ranges are omitted."""
+    """Masked tokens, at least 1."""
     accuracy: float
     low: float
     """Lower end of the 95 % interval of the accuracy (Wilson 1927)."""
     high: float
     loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketScore(Accuracy):
+    """Masked tokens whose rank or position lies in a range; empty ranges are omitted."""
+
+    first: int
+    last: int | None
+    """Last value of the range, included; None without an upper end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,19 +103,13 @@ class CalibrationBin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowLength:
+class RowLength(Accuracy):
     """Results for the text cut into sequences of one length. The same tokens are masked at every length."""
 
     length: int
     """Tokens of a sequence, including the first special token; the last sequence may be shorter."""
     times_trained: int
     """``length`` over the trained length; above 1 for lengths beyond training."""
-    count: int
-    """Masked tokens."""
-    accuracy: float
-    low: float
-    high: float
-    loss: float
     positions: list[BucketScore]
     """By position in the sequence, from 0 for its first special token."""
 

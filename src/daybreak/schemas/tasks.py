@@ -204,6 +204,24 @@ class Average:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedAverage:
+    """A published average, to compare with an ``Average`` of the same convention."""
+
+    convention: str
+    """As ``Average.convention``; empty if the metrics are not stated."""
+    model: str
+    value: float
+    """In [0, 1]."""
+    numbers: dict[str, float]
+    """As ``Average.numbers``; empty if only the average is published."""
+    source: str
+    exaflop: float | None = None
+    """10^18 operations that its devices could do at their peak rate in the time of pretraining; None if unknown."""
+    how: str = ""
+    """Devices, time and peak rate behind ``exaflop``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Model B against model A on one task and protocol, with the same seeds and examples."""
 

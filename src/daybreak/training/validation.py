@@ -15,7 +15,7 @@ from daybreak.core.encoder import Encoder
 from daybreak.schemas.run import ValidationRecord
 from daybreak.training.clock import Tick
 from daybreak.training.objectives.masked import HeldOutResult, Masked
-from daybreak.training.objectives.objective import mask_rows
+from daybreak.training.objectives.objective import choose
 
 RATE = 0.15
 SEED = 15_000_000
@@ -51,7 +51,8 @@ class Validation:
         self, batch: Batch, unigram_counts: np.ndarray, device: torch.device, own: RecipeHeldOut | None = None
     ):
         ids = torch.from_numpy(batch.ids).to(device)
-        masked, positions = mask_rows(ids, RATE, seed=SEED, position=0, special=batch.special)
+        positions = choose(ids, RATE, seed=SEED, position=0, special=batch.special)
+        masked = ids.scatter(1, positions, batch.special.mask)
         # Interim validations read the first sequences: shuffled, they represent all documents.
         order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(SEED)).to(device)
         self._masked, self._positions = masked[order], positions[order]

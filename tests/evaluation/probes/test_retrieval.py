@@ -148,13 +148,6 @@ def test_bm25_is_that_of_the_library() -> None:
     assert standardised(scores)[1].tolist() == [0.0] * 30
 
 
-def test_words_keep_their_vowel_signs() -> None:
-    """Hindi: both queries would have no more than the consonant k in common with either passage."""
-    ki, ka = "\u0915\u0940", "\u0915\u093e"
-    scores = bm25_scores([f"x {ki}", f"x {ka}", "x"], [ki, ka])
-    assert (scores > 0).tolist() == [[True, False, False], [False, True, False]]
-
-
 def test_embeddings_are_the_means_of_stock_transformers(tokenizer: Tokenizer) -> None:
     shape, model = encoder()
     stock = ModernBertModel(ModernBertConfig(**shape.to_hugging_face(505, 128), attn_implementation="eager")).eval()

@@ -54,13 +54,6 @@ def test_two_classifiers_are_averaged_by_their_probabilities(case, seed) -> None
     assert np.allclose(mean[:, 4], -np.log(chances[np.arange(len(targets)), targets]), atol=1e-6)
 
 
-def test_a_mean_of_classifiers_needs_their_probabilities() -> None:
-    """Rows of earlier versions hold the lead alone, which determines the probabilities of two labels only."""
-    rows = CLASSES.evaluate(encoded([0, 2]), list(np.eye(3)[:2]), ["a", "b", "c"])
-    assert CLASSES.mean_prediction(rows, rows[:, : len(CLASSES.columns)], ["a", "b", "c"]) is None
-    assert np.allclose(CLASSES.mean_prediction(rows, rows, ["a", "b", "c"])[:, 1:], rows[:, 1:])  # type: ignore[index]
-
-
 def test_two_regressions_are_averaged() -> None:
     rows = [NUMBERS.evaluate(encoded([1.0, 2.0]), [np.array([a]), np.array([b])], []) for a, b in ((1, 4), (3, 0))]
     mean = NUMBERS.mean_prediction(*rows, [])

@@ -17,19 +17,10 @@ import pytest
 from needs import needs
 from small_records import MACHINE, step_record
 
-from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.training.monitoring import trackers
 
 RECIPE = {"kind": "Recipe", "name": "tiny", "length": 128, "max_grad_norm": 1.0, "origin": {"init": "secret"}}
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    folder = RunFolder(tmp_path / "secret-folder")
-    folder.path.mkdir()
-    write_json(folder.environment, {"started": 1_790_000_000.25})
-    return folder
 
 
 def tell(run: RunFolder, name: str, monkeypatch: pytest.MonkeyPatch, first: int) -> None:

@@ -66,14 +66,6 @@ STEP_NUMBERS = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    folder = RunFolder(tmp_path / "secret-folder")
-    folder.path.mkdir()
-    write_json(folder.environment, {"started": 1_790_000_000.25})
-    return folder
-
-
-@pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Return ``fake(name, ...)``: it puts a package ``name`` in front of the real one; its folder is returned."""
 

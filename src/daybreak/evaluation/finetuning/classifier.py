@@ -6,7 +6,6 @@ transformers takes seconds to import, so functions import it.
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.files import is_empty, parse_json, replace_folder
+from daybreak.core.files import is_empty, parse_json, whole_folder
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
@@ -342,15 +341,11 @@ def save_classifier(model: Any, source: Path, folder: Path, *, length: int, most
     if isinstance(model, PooledClassifier):
         model = _with_own_code(model, tokenizer)
     model.config.fine_tuning = {"length": length, "most_train_rows": most_train_rows}
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
+    with whole_folder(folder) as new:
+        new.mkdir(parents=True)
         with _quiet():
-            model.save_pretrained(temporary)
-            tokenizer.save_pretrained(temporary)
+            model.save_pretrained(new)
+            tokenizer.save_pretrained(new)
         if model.config.model_type == MODEL_TYPE:
             for name, ours in MODELLING_FILES.items():
-                shutil.copyfile(ours, temporary / name)
-        replace_folder(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+                shutil.copyfile(ours, new / name)

@@ -19,11 +19,6 @@ from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.known_tasks import standardizes
 from daybreak.evaluation.tasks.task import Task
 
-LATER_FIELDS = ("heads", "precision", "distillation")
-"""Fields of a protocol that did not exist when the first runs were written."""
-HASHED_AS = {"max_grad_norm": "clip"}
-"""Former names of fields of a protocol, under which they are hashed, so that earlier runs keep their fingerprints."""
-
 
 def digest(paths: Sequence[Path]) -> str:
     """Return the SHA-256 of the files' contents, in this order."""
@@ -84,16 +79,12 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
     alone = dataclasses.replace(
         protocol, name="", epochs=(), rates=(), batch=0, seeds=0, own=(), reported="", selection="", starts=()
     )
-    # A later field counts only if it is set, so that earlier runs keep their fingerprints.
-    unset = {name for name in LATER_FIELDS if getattr(alone, name) == getattr(Protocol, name)}
     identity = {
         "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
         "model": [model, random],
         "rows": rows,
-        "protocol": {HASHED_AS.get(name, name): value for name, value in to_dict(alone).items() if name not in unset},
+        "protocol": to_dict(alone),
         "setting": to_dict(setting),
         "seed": seed,
     }
-    if protocol.dropout is not None:
-        identity["dropout"] = "in the config"  # before, only modules of dropout: not ModernBERT's attention
     return _digest_of(identity)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from daybreak.core.errors import TooLate, UserError, reason
-from daybreak.core.files import copy_files, replace_folder
+from daybreak.core.files import copy_files, whole_folder
 from daybreak.core.terminal import duration, working
 from daybreak.evaluation.baselines.bag_of_words import bag_of_words
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
@@ -361,12 +361,10 @@ def keep_model(evaluation: TaskEvaluation, result: TaskResult, target: Path) -> 
     with working(f"{result.task}, model to keep") as work, resource_errors(job):
         run_job(job, lambda fraction, loss: work.show(fraction, f"loss {loss:.3f}"))
     assert job.keep is not None
-    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        copy_files(job.keep, staged)
-        replace_folder(staged, target)
+        with whole_folder(target) as new:
+            copy_files(job.keep, new)
     except OSError as error:
-        shutil.rmtree(staged, ignore_errors=True)
         why = error.strerror or reason(error)
         raise UserError(
             f"The model cannot be written to '{target}' ({why}).",

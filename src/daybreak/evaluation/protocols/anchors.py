@@ -11,53 +11,24 @@ published and the paper's own numbers give the peak rate of the hardware.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from daybreak.evaluation.protocols.conventions import CONVENTIONS, Convention, averages, number_name
-from daybreak.schemas.tasks import Average, TaskResult
+from daybreak.schemas.tasks import Average, PublishedAverage, TaskResult
 
 COMPUTED = "cramming"
-"""The convention whose anchors have a compute estimate."""
+"""The convention whose averages have a compute estimate: operations that the devices could do at their peak rate in the
+time of pretraining, not those that they did (Geiping and Goldstein 2022, arXiv:2212.14034)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """Compute that the devices could do at peak rate in the pretraining time, not the compute that was used.
-
-    Geiping and Goldstein 2022, arXiv:2212.14034: peak rate of the tensor cores x seconds x devices.
-    """
-
-    exaflop: float
-    """10^18 operations."""
-    how: str
-    """Devices, time and peak rate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Anchor:
-    """One model's published average."""
-
-    convention: str
-    """A name of ``conventions.CONVENTIONS``."""
-    model: str
-    average: float
-    """In [0, 1], as ``Average.value``."""
-    numbers: dict[str, float]
-    """As ``Average.numbers``; empty if only the average is published."""
-    source: str
-    capacity: Capacity | None = None
-    """None if the sources do not state it."""
-
-
-def anchors_for(average: Average) -> list[Anchor]:
+def anchors_for(average: Average) -> list[PublishedAverage]:
     """Return the published averages that are comparable with ``average``, best first."""
     fitting = [anchor for anchor in ANCHORS if average.comparable and anchor.convention == average.convention]
-    return sorted(fitting, key=lambda anchor: -anchor.average)
+    return sorted(fitting, key=lambda anchor: -anchor.value)
 
 
-def computed() -> list[Anchor]:
+def computed() -> list[PublishedAverage]:
     """Return the anchors with a compute estimate, in ascending order of compute."""
-    found = [(anchor.capacity.exaflop, -anchor.average, anchor) for anchor in ANCHORS if anchor.capacity]
+    found = [(anchor.exaflop, -anchor.value, anchor) for anchor in ANCHORS if anchor.exaflop is not None]
     return [anchor for _, _, anchor in sorted(found, key=lambda entry: entry[:2])]
 
 
@@ -98,19 +69,21 @@ def _lacking(convention: Convention, results: Sequence[TaskResult]) -> str:
     return f"{there} of the {len(convention.numbers)} numbers under {convention.protocol}; not {', '.join(lacking)}"
 
 
-def _anchors(convention: str, columns: str, *rows: tuple[str, str, float, tuple[float, ...]]) -> list[Anchor]:
+def _anchors(convention: str, columns: str, *rows: tuple[str, str, float, tuple[float, ...]]) -> list[PublishedAverage]:
     """Return anchors from (model, source, average, one number per column or none) in percent; ", " divides columns."""
     names = columns.split(", ")
     return [
-        Anchor(
+        PublishedAverage(
             convention=convention,
             model=model,
-            average=round(average / 100, 6),
+            value=round(average / 100, 6),
             numbers={name: round(value / 100, 6) for name, value in zip(names, numbers, strict=bool(numbers))},
             source=source,
-            capacity=CAPACITIES.get(model) if convention == COMPUTED else None,
+            exaflop=exaflop,
+            how=how,
         )
         for model, source, average, numbers in rows
+        for exaflop, how in [CAPACITIES.get(model, (None, "")) if convention == COMPUTED else (None, "")]
     ]
 
 
@@ -121,23 +94,27 @@ _MOSAIC = "MosaicBERT, arXiv:2312.17482, GLUE dev"
 _ISSUE = "github.com/JonasGeiping/cramming/issues/45"
 _SIMPLIFYING = "He and Hofmann 2023, arXiv:2311.01906, GLUE dev; fine-tuned at rate 1.5e-4 with batches of 32, 3 seeds"
 
-_A4000 = Capacity(exaflop=7.64, how="one A4000 for 24 h at 88.45 TFLOP/s; the Cramming paper says 8")
-_A6000 = Capacity(exaflop=13.37, how="one A6000 for 24 h at 154.8 TFLOP/s; the Cramming paper says 13")
+_A4000 = (7.64, "one A4000 for 24 h at 88.45 TFLOP/s; the Cramming paper says 8")
+_A6000 = (13.37, "one A6000 for 24 h at 154.8 TFLOP/s; the Cramming paper says 13")
 
-CAPACITIES = {
-    "BERT-base, fully trained": Capacity(exaflop=680, how="16 TPUv3 for 4 days, as the Cramming paper counts it"),
-    "RoBERTa-base": Capacity(exaflop=13_824, how="1,024 V100 for 1.25 days, as the Cramming paper counts it"),
+CAPACITIES: dict[str, tuple[float, str]] = {
+    "BERT-base, fully trained": (680, "16 TPUv3 for 4 days, as the Cramming paper counts it"),
+    "RoBERTa-base": (13_824, "1,024 V100 for 1.25 days, as the Cramming paper counts it"),
     "crammed BERT, first version, one A6000 for a day": _A6000,
     "crammed BERT, second version, one A6000 for a day, best of 5": _A6000,
     "crammed BERT, second version, one A6000 for a day": _A6000,
     "crammed BERT, second version, one A4000 for a day": _A4000,
-    "crammed BERT by others, one 2080 Ti for a day": Capacity(
-        exaflop=4.65, how="one 2080 Ti for 24 h at 53.8 TFLOP/s; the Cramming paper says 5"
+    "crammed BERT by others, one 2080 Ti for a day": (
+        4.65,
+        "one 2080 Ti for 24 h at 53.8 TFLOP/s; the Cramming paper says 5",
     ),
 }
-"""By ``Anchor.model``. The rates reproduce the paper's own table. Not here: Izsak et al. (86), of
-which no GLUE numbers in this convention were found; an A5500 for a day (80.3 in issue 45) and an RTX 3060 Ti for 100
-hours (72.7, its metrics unstated), for which no source states the peak rate; the network without pretraining (0)."""
+"""10^18 operations and how they are counted, by model. The rates reproduce the paper's own table.
+
+Not here: Izsak et al. (86), of which no GLUE numbers in this convention were found; an A5500 for a day (80.3 in issue
+45) and an RTX 3060 Ti for 100 hours (72.7, its metrics unstated), for which no source states the peak rate; the network
+without pretraining (0).
+"""
 
 _NINE = (
     "mnli accuracy, mnli mismatched_accuracy, sst2 accuracy, stsb pearson, rte accuracy, qnli accuracy, qqp f1, "
@@ -200,7 +177,7 @@ UNSTATED_METRICS = _anchors(
 """A row for the table of GLUE scores only: with unstated metrics, it is comparable with no average."""
 
 
-def table_anchors() -> list[Anchor]:
+def table_anchors() -> list[PublishedAverage]:
     """Return the models with published scores on each GLUE task in the Cramming paper's columns, best first."""
     found = [anchor for anchor in ANCHORS if anchor.convention == COMPUTED and anchor.numbers]
-    return sorted([*found, *UNSTATED_METRICS], key=lambda anchor: -anchor.average)
+    return sorted([*found, *UNSTATED_METRICS], key=lambda anchor: -anchor.value)

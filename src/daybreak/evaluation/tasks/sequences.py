@@ -120,11 +120,9 @@ class Classification(OneOfSeveral, _Sequences):
             columns.extend(log_softmax(logits, axis=1).T)
         return np.stack(columns, axis=1).astype(np.float64)
 
-    def mean_prediction(self, first: np.ndarray, second: np.ndarray, labels: Sequence[str]) -> np.ndarray | None:
-        """The mean of the probabilities. Results of earlier versions hold them for two labels only."""
+    def mean_prediction(self, first: np.ndarray, second: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+        """The mean of the probabilities."""
         known = len(self.columns)
-        if len(labels) > 2 and not first.shape[1] == second.shape[1] == known + len(labels):
-            return None
         logs = [
             table[:, known:] if len(labels) > 2 else log_softmax(np.stack((0 * table[:, 2], table[:, 2]), 1), axis=1)
             for table in (first, second)

@@ -187,14 +187,6 @@ def choose(
     return chosen.sort(dim=1).values
 
 
-def mask_rows(
-    ids: Tensor, fraction: float, *, seed: int, position: int, special: SpecialIds = SpecialIds()
-) -> tuple[Tensor, Tensor]:
-    """Mask exactly K = round(fraction * L) positions of each of ``ids`` [B, L]; return the sequences and positions."""
-    positions = choose(ids, fraction, seed=seed, position=position, special=special)
-    return ids.scatter(1, positions, special.mask), positions
-
-
 def decoded(model: Encoder, features: Tensor, targets: Tensor) -> LossSum:
     """Cross-entropy of features [..., D] against targets int64 [...]."""
     flat = features.reshape(-1, features.shape[-1]).float()
