@@ -336,6 +336,8 @@ def kills(call: Call) -> None:
     call.tell("kills", **found)
     if not found["verdict"]["equal_to_its_replay"]:
         raise RuntimeError("the run is not equal to its replay")
+    if not any(kill["kept_step"] for kill in found["kills"]):
+        raise RuntimeError("the run was killed before its first checkpoint: repeat with a longer --kill-budget")
 
 
 STAGES: dict[str, Callable[[Call], None]] = {

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, listed, parse
 from daybreak.core.errors import UserError
@@ -41,7 +41,7 @@ LOCAL = "processes"
 class EvaluateOptions(TaskDirOptions):
     """Each option except ``model`` and ``tasks`` is a keyword of ``evaluate``."""
 
-    model: Positional[Path]
+    model: Annotated[Positional[Path], arg(metavar="MODEL")]
     """Hugging Face folder or run folder."""
     tasks: CommaSeparated
     """Names such as cola, glue, glue5, bc5cdr or sci-cite, or paths of .toml files."""
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckSubmissionOptions:
-    path: Positional[Path]
+    path: Annotated[Positional[Path], arg(metavar="PREDICTIONS")]
     """Folder or zip file of the submission."""
 
 

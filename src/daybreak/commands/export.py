@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, keywords, load_recipe_file, parse
 from daybreak.core.errors import UserError
@@ -29,7 +29,7 @@ SAMPLE = "The river was quiet that evening, and nobody spoke of the long way hom
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(RunDataOptions, RecipeFileOptions):
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder; or a published model of a supported family, to convert it to Daybreak's layout."""
     out: Path
     """Folder for the model."""

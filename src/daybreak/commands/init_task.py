@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
@@ -52,7 +52,7 @@ NAME_WORDS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class InitTaskOptions:
-    table: Positional[Path]
+    table: Annotated[Positional[Path], arg(metavar="TABLE")]
     """A .csv, .tsv, .jsonl or .parquet file with one example per row."""
     out: Path | None = None
     """Task file to write. Defaults to the table's path with the extension .toml."""

@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
@@ -19,7 +20,7 @@ from daybreak.schemas.records import RECORD_FILE, Record
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardOptions:
-    records: Positional[Path] = Path("records")
+    records: Annotated[Positional[Path], arg(metavar="[RECORDS]")] = Path("records")
     """Folder of all records."""
     out: Path | None = None
     """File for the page. By default the page is printed."""

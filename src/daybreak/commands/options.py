@@ -55,6 +55,8 @@ WITHOUT_RECIPE = {
     "pretrain": f"Defaults to {DEFAULT_RECIPE}.",
 }
 """What the help of the commands with a recipe says of their first argument."""
+SET_ELSEWHERE = {"texts", "origin"}
+"""Fields of a recipe that are no options: --document and the like set ``texts``, --init and --from set ``origin``."""
 
 # ---------------------------------------------------------------- options of several commands
 
@@ -129,6 +131,7 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
     _describe(options, default)
+    _hide_fields_set_elsewhere(default)
     prog, about = f"daybreak {command}", COMMANDS[command]
     if {"-h", "--help"} & {*arguments}:
         _leave_out_empty_defaults(options, default)
@@ -145,21 +148,34 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
 def _describe(options: type, default: Any = None) -> None:
     """Make each docstring of an option its help, in one line: tyro would keep the line breaks of the source.
 
+    The help shows no marks of code, which are for the pages.
+
     Args:
         default: instance of ``options`` whose values choose the classes of nested options.
     """
     import docstring_parser  # here, because a bare machine calls commands without parsing (benchmarks/bare.py)
 
+    options.__doc__ = (options.__doc__ or "").replace("``", "")
     for base in reversed(options.__mro__):
         if is_dataclass(base):
             lines = {one.arg_name: one.description for one in docstring_parser.parse_from_object(base).params}
             for one in fields(base):
                 if words := lines.get(one.name):
-                    one.metadata = MappingProxyType({**one.metadata, "help": " ".join(words.split())})
+                    help_text = " ".join(words.replace("``", "").split())
+                    one.metadata = MappingProxyType({**one.metadata, "help": help_text})
     for one in fields(options):
         value = getattr(default, one.name, one.default)
         if is_dataclass(value) and not isinstance(value, type):
             _describe(type(value), value)
+
+
+def _hide_fields_set_elsewhere(default: Any) -> None:
+    """Let the options of a recipe not contain those fields that other options set."""
+    recipe = getattr(default, "recipe", None)
+    if is_dataclass(recipe):
+        types = get_type_hints(type(recipe), include_extras=True)
+        for name in SET_ELSEWHERE:
+            type(recipe).__annotations__[name] = Annotated[types[name], tyro.conf.Suppress]
 
 
 def _leave_out_empty_defaults(options: type, default: Any = None) -> None:

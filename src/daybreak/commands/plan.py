@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import keywords, parse
 from daybreak.core.budget import Budget
@@ -36,7 +36,7 @@ STATE_BYTES, WEIGHT_BYTES = 12, 4
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    recipes: Positional[tuple[str, ...]] = ()
+    recipes: Annotated[Positional[tuple[str, ...]], arg(metavar="[RECIPE ...]")] = ()
     """Recipes to choose from. Defaults to daybreak-tiny, -mini, -small and -base."""
     data: Path
     """Folder made by daybreak prepare."""

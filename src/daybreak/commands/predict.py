@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import keywords, parse
 from daybreak.core.errors import UserError
@@ -23,9 +23,9 @@ from daybreak.core.terminal import say, working
 class PredictOptions:
     """Each option except ``classifier``, ``rows`` and ``task`` is a keyword of ``predict``."""
 
-    classifier: Positional[Path]
+    classifier: Annotated[Positional[Path], arg(metavar="CLASSIFIER")]
     """Folder written by daybreak evaluate --save."""
-    rows: Positional[Path]
+    rows: Annotated[Positional[Path], arg(metavar="ROWS")]
     """Rows to label: .csv, .tsv, .jsonl or .parquet with the text columns of the task. A file with the
     extension of the training file is read in the same format."""
     task: Path

@@ -87,7 +87,7 @@ class PreparationOptions(TextOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareOptions(PreparationOptions, SizeOptions):
-    text: Positional[tuple[str, ...]]
+    text: Annotated[Positional[tuple[str, ...]], arg(metavar="TEXT [TEXT ...]")]
     """Files, folders or globs: .txt .md .jsonl .csv .tsv .parquet .html, Wikipedia dumps; hf://owner/name; wikipedia,
     c4 or pile-subset; - for standard input."""
     out: Path

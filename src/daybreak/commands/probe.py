@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.core.errors import UserError
@@ -38,7 +38,7 @@ DATA_NAME = "held-out split of the prepared data"
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions(TaskDirOptions):
-    model: Positional[Path]
+    model: Annotated[Positional[Path], arg(metavar="MODEL")]
     """Hugging Face folder or run folder."""
     tasks: CommaSeparated = ()
     """Tasks that a linear model predicts from each layer. Defaults to glue5 if only --task-dir is given."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import SizeOptions, parse
 from daybreak.core.errors import UserError
@@ -38,7 +38,7 @@ LEARNING = (
 
 @dataclass(frozen=True, kw_only=True)
 class RecipesOptions(SizeOptions):
-    name: Positional[str] = ""
+    name: Annotated[Positional[str], arg(metavar="[RECIPE]")] = ""
     """Recipe to show in full. Without it, all recipes are listed."""
 
 

@@ -12,9 +12,9 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 import daybreak
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, load_recipe_file, parse
@@ -39,7 +39,7 @@ STUDIES: dict[str, tuple[type, Callable[[Any], str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(RunDataOptions, RecipeFileOptions):
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of a finished run or study."""
     out: Path = Path("records")
     """Folder of all records."""

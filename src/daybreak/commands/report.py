@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import listed, parse
 from daybreak.core.errors import UserError
@@ -33,7 +33,7 @@ FORMS = ("html", "md")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    runs: Positional[tuple[Path, ...]]
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
     """Run folders, or folders with results.json. Several are plotted together and compared with the first. Or one
     folder of prepared data, for a page about the text."""
     out: Path | None = None

@@ -19,6 +19,7 @@ from daybreak.commands.options import (
     TaskDirOptions,
     default_run_folder,
     given_flags,
+    keywords,
     listed,
     load_chosen_recipe,
     parse,
@@ -121,7 +122,7 @@ def main(arguments: Sequence[str]) -> None:
     refuse_idle_phase(options.recipe, rest)
     _refuse_idle_tasks(options, rest)
     run(
-        replace(options.recipe, texts=_chosen_texts(options, recipe.texts)),
+        replace(options.recipe, texts=Texts(**keywords(options, Texts))),
         out=options.out or out or default_run_folder(options.recipe.name),
         corpus=options.corpus,
         general=options.general,
@@ -167,13 +168,6 @@ def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
         "(daybreak run SIZE chooses another)."
     )
     return [size, *arguments], out
-
-
-def _chosen_texts(options: RunOptions, defaults: Texts) -> Texts:
-    """Return the recipe's text settings, overridden by those options that differ from their defaults."""
-    given = {name: getattr(options, name) for name in to_dict(defaults)}
-    changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
-    return replace(options.recipe.texts, **changed)
 
 
 def _refuse_recipe_in_corpus(corpus: Sequence[str]) -> None:

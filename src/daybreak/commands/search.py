@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import RunDataOptions, keywords, parse
 from daybreak.core.terminal import duration, hanging, say, working
@@ -19,9 +20,9 @@ from daybreak.searching.query import Method, SearchResult, check_query, open_sea
 class SearchOptions(RunDataOptions):
     """Each option except ``run`` and ``words`` is a keyword of ``search``."""
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder with an exported model."""
-    words: Positional[tuple[str, ...]] = ()
+    words: Annotated[Positional[tuple[str, ...]], arg(metavar="[WORD ...]")] = ()
     """The query. Without it, only the index is built."""
     top: int = 10
     """Number of passages to show."""

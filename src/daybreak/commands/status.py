@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import parse
 from daybreak.core.formatting import count, percent, significant
@@ -24,7 +25,7 @@ CHANGES_SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions:
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
 
 

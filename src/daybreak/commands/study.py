@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands import with_current_flags
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, listed, parse
@@ -53,7 +53,7 @@ class ComparisonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions(ComparisonOptions, TaskDirOptions):
-    variants: Positional[tuple[str, ...]]
+    variants: Annotated[Positional[tuple[str, ...]], arg(metavar="VARIANT [VARIANT ...]")]
     """Two or more variants, each in quotes: a recipe with options of daybreak pretrain, optionally after a name:
     "high=mini --optimizer.lr 4e-3"."""
     data: Path

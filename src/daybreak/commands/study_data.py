@@ -72,7 +72,7 @@ class Preparation:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyDataOptions(ComparisonOptions):
-    texts: Positional[tuple[str, ...]]
+    texts: Annotated[Positional[tuple[str, ...]], arg(metavar="TEXT [TEXT ...]")]
     """NAME=TEXT: the name of a source and a file, folder or glob of its text. Repeat a name to add text to it."""
     recipe: str = DEFAULT_RECIPE
     """Recipe to train, in quotes with options of daybreak pretrain: "tiny --batch 8"."""

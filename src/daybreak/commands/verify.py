@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, load_recipe_file, parse
 from daybreak.core.errors import UserError
@@ -20,7 +21,7 @@ from daybreak.schemas.run import Decisions
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(RunDataOptions, RecipeFileOptions):
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder, finished or not."""
     last: int = 0
     """Verify only this many steps at the end, from the newest checkpoint before them; 0 for all."""
