@@ -237,6 +237,24 @@ def test_a_model_that_failed_its_parity_check_is_not_evaluated_and_not_offered(
 
 
 @pytest.mark.usefixtures("on_the_cpu", "ungated")
+def test_a_task_that_fails_costs_no_report(
+    ended: Path,
+    corpus: Path,
+    shape: list[str],
+    task: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Callable[..., str],
+) -> None:
+    def diverge(*_: Any, **__: Any) -> None:
+        raise UserError("Fine-tuning on 'task' diverged.", "Lower the learning rate.")
+
+    monkeypatch.setattr("daybreak.commands.evaluate.evaluate", diverge)
+    words = ["run", "tiny", "--corpus", corpus, "--budget", "40steps", "--out", ended, "--tasks", task, *shape]
+    said = refused(*words)
+    assert "diverged" in said and (ended / "report.html").is_file()
+
+
+@pytest.mark.usefixtures("on_the_cpu", "ungated")
 def test_a_run_whose_text_was_moved_is_evaluated(
     ended: Path,
     corpus: Path,

@@ -59,6 +59,16 @@ def test_numbers_are_those_of_evaluate(encoder: Path, write_task: WriteTask, tmp
         assert all(math.isfinite(row["prediction"]) for row in found)
 
 
+def test_small_numbers_keep_their_digits(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    rows = [(f"sun {'warm ' * (n % 4)}", str((1 + n % 4) * 1e-8)) for n in range(40)]
+    task, saved = write_task(rows, rows[:20], 'kind = "regression"', name="small"), tmp_path / "saved"
+    (result,) = evaluate(encoder, [str(task)], protocol="small", seeds=1, out=tmp_path / "out", save=saved, workers=1)
+    new, targets = write_new_rows(tmp_path / "new.csv", task)
+    found = [row["prediction"] for row in predict(saved, new, task, out=tmp_path / "out.csv")]
+    assert spearmanr(found, targets).statistic == pytest.approx(result.combined[0], abs=2e-3)
+    assert result.combined[0] > 0.5
+
+
 def test_rows_with_the_ending_of_the_training_rows_have_their_format(
     encoder: Path, weather: Path, tmp_path: Path
 ) -> None:
@@ -83,6 +93,8 @@ def test_what_does_not_fit_is_said_in_one_sentence(
     evaluate(encoder, [str(weather)], epochs=1, rows=20, seeds=1, out=tmp_path / "out", save=saved, workers=1)
     rows, _ = write_new_rows(tmp_path / "new.csv", weather)
     other = write_task([("sun", "x"), ("rain", "y")] * 4, [("sun", "x")], name="other")
+    labels = load_task(read_task_file(weather)).labels
+    pairs = write_task([("sun", "rain", label) for label in labels] * 4, [("sun", "a", labels[0])], name="pairs")
     choice = tmp_path / "choice.toml"
     choice.write_text(
         weather.read_text().replace("text = ", 'kind = "choice"\nchoices = ["text0", "text0"]\ntext = '), "utf-8"
@@ -91,6 +103,7 @@ def test_what_does_not_fit_is_said_in_one_sentence(
     wrong.write_text("sentence\nthe sun\n")
     for folder, table, task, message in (
         (saved, rows, other, "was not fine-tuned on the task 'other'"),
+        (saved, rows, pairs, "was not fine-tuned on the task 'pairs'"),
         (encoder, rows, weather, "holds no classifier saved by this version"),
         (tmp_path / "nowhere", rows, weather, "holds no classifier saved by this version"),
         (saved, rows, choice, "The kind of the task is choice, which predict does not support"),
@@ -101,10 +114,11 @@ def test_what_does_not_fit_is_said_in_one_sentence(
         with pytest.raises(UserError, match=message):
             predict(folder, table, task, out=out)
     assert not out.exists()
-    for read in (rows, tmp_path / "weather-train.tsv"):
-        with pytest.raises(UserError, match="holds the rows and would be overwritten"):
+    for read in (rows, tmp_path / "weather-train.tsv", weather, saved / "config.json"):
+        before = read.read_bytes()
+        with pytest.raises(UserError, match="is part of the input and would be overwritten"):
             predict(saved, rows, weather, out=read)
-        assert "text0" in read.read_text().splitlines()[0]
+        assert read.read_bytes() == before
     with pytest.raises(UserError, match=f"'{saved}' is a folder"):
         predict(saved, rows, weather, out=saved)
     config = saved / "config.json"

@@ -80,8 +80,9 @@ def predict(
             f"The kind of the task is {kind.name}, which predict does not support.",
             f"Use the folder with transformers.AutoModel{kind.head}.",
         )
-    if file.resolve() in (each.resolve() for each in (path, *described.files.values())):
-        raise UserError(f"'{file}' holds the rows and would be overwritten.", "Choose another file with --out.")
+    inputs = (path, Path(task), *described.files.values())
+    if file.resolve() in (each.resolve() for each in inputs) or folder.resolve() in file.resolve().parents:
+        raise UserError(f"'{file}' is part of the input and would be overwritten.", "Choose another file with --out.")
     if file.is_dir():
         raise UserError(f"'{file}' is a folder.", "Name a file in it with --out.")
     ending = path.suffix.lower()
@@ -92,7 +93,10 @@ def predict(
     model, tokenizer = load_classifier(folder)
     model.to(choose_device())
     names = () if kind.numeric else tuple(model.config.id2label[number] for number in sorted(model.config.id2label))
-    if names != data.labels or kind.numeric != (model.config.problem_type == "regression"):
+    facts = model.config.fine_tuning
+    texts = facts.get("texts", len(described.text))  # unknown in classifiers of version 0.1
+    same = names == data.labels and texts == len(described.text)
+    if not same or kind.numeric != (model.config.problem_type == "regression"):
         raise UserError(
             f"The classifier in '{folder}' was not fine-tuned on the task '{described.name}'.",
             "Name its own task file with --task.",
@@ -100,7 +104,6 @@ def predict(
     cells = read_table(path, described.text, format=format, header=described.header, whole=True)
     make_folder(file.parent)
     unlabelled = LabelledRows(cells.rows, [0] * len(cells.rows))
-    facts = model.config.fine_tuning
     encoded = kind.encode(tokenizer, unlabelled, facts["length"], len(tokenizer))
     with working("Predicting"):
         found = kind.evaluate(encoded, outputs_of(model, kind, Padding.of(tokenizer), encoded), data.labels)
@@ -112,8 +115,10 @@ def predict(
             found = both
     columns = dict(zip(kind.columns, found.T))
     if kind.numeric:
-        predictions = [{"prediction": round(value, 4)} for value in columns["answer"].tolist()]
-        summary = f"mean {math.fsum(columns['answer']) / len(found):.3f}"
+        predictions: list[dict[str, Any]] = [
+            {"prediction": float(f"{value:.6g}")} for value in columns["answer"].tolist()
+        ]
+        summary = f"mean {math.fsum(columns['answer']) / len(found):.4g}"
     else:
         answers = [data.labels[int(answer)] for answer in columns["answer"]]
         predictions = [

@@ -242,6 +242,11 @@ def run(
             tasks. If time runs out, evaluation seeds are skipped, but not the export or the report.
         startup: seconds that Python and the imports took to start. They count against the budget of pretraining.
         procedure: preset, protocol and tasks of the recipe; by default those of the shipped recipe of its name.
+
+    Raises:
+        UserError: an argument cannot be used, which is found before anything is deleted or trained; or the fine-tuning
+            on a task failed, which is raised after the report is written.
+        Interrupted: a signal was received; the same call resumes.
     """
     started, out = uptime(), Path(out)
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
@@ -308,11 +313,15 @@ def run(
         say("3/4  Evaluate: nothing, because the exported model failed its parity check")
     else:
         say(f"3/4  Evaluate: {fine_tuning.words() if fine_tuning.tasks else _without_tasks(procedure)}")
-    if deadline:
-        report.report([out], folder.report)  # a report without results is ready in time
-        fine_tuning.evaluate_by(deadline, folder)
-    else:
-        fine_tuning.evaluate(folder)
+    failure: UserError | None = None
+    try:
+        if deadline:
+            report.report([out], folder.report)  # a report without results is ready in time
+            fine_tuning.evaluate_by(deadline, folder)
+        else:
+            fine_tuning.evaluate(folder)
+    except UserError as error:  # the report of what there is comes first
+        failure = error
     say("4/4  Report")
     page = report.report([out], folder.report)
     _show_examples(folder)
@@ -329,6 +338,8 @@ def run(
     say(f"Total time: {duration(uptime() - started)}.")
     if open_report:
         open_in_browser(page)
+    if failure is not None:
+        raise failure
     return page
 
 

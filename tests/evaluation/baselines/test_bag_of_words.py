@@ -106,6 +106,12 @@ def test_one_sentence_equals_scikit_learn(tmp_path: Path, monkeypatch: pytest.Mo
     assert scores(data)["accuracy"] > 0.9
 
 
+def test_many_labels_have_fewer_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_COEFFICIENTS", 80)
+    data = write(tmp_path, singles(40, 0), singles(10, 1))
+    assert module._Features(kind_of(data.task), data).of(data.train.texts, fit=True).shape == (40, 2 * 20)
+
+
 def test_each_training_row_is_predicted_by_a_model_that_has_not_seen_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

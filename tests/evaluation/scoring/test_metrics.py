@@ -40,11 +40,15 @@ def test_classification_equals_scikit_learn(case: tuple[int, list[tuple[int, int
         expected = reference.matthews_corrcoef(targets, answers)
     assert found["mcc"] == pytest.approx(expected)
     each = reference.f1_score(targets, answers, labels=range(classes), average=None, zero_division=0)
-    assert found["macro_f1"] == pytest.approx(np.mean(each))
+    assert found["macro_f1"] == pytest.approx(reference.f1_score(targets, answers, average="macro", zero_division=0))
     assert found["micro_f1"] == pytest.approx(reference.f1_score(targets, answers, average="micro"))
     assert found.get("f1") == (pytest.approx(each[1]) if classes == 2 else None)
     assert set(found) <= set(METRICS["classification"])
     assert all(map(math.isfinite, found.values()))
+
+
+def test_labels_that_do_not_occur_do_not_lower_the_macro_f1() -> None:
+    assert classification_scores(3, [0, 1, 1], [0, 1, 1])["macro_f1"] == 1.0
 
 
 @settings(max_examples=40)

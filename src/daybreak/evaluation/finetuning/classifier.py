@@ -84,6 +84,11 @@ def _is_ours(folder: Path) -> bool:
     )
     # If transformers has a class for the model, code in the folder is ignored.
     if not ours and (kind == MODEL_TYPE or (code and kind not in CONFIG_MAPPING)):
+        if _is_saved_classifier(config):
+            raise UserError(
+                f"'{folder}' is a classifier with its own code, saved by daybreak evaluate --save.",
+                "Name the run or the model that it was fine-tuned from, or save the classifier again.",
+            )
         raise UserError(
             f"The model in '{folder}' needs its own code, which Daybreak does not run.",
             "Export the model again with this version of Daybreak, or use a model that transformers has a class for.",
@@ -331,7 +336,9 @@ def check_save_folder(folder: Path) -> None:
         )
 
 
-def save_classifier(model: Any, source: Path, folder: Path, *, length: int, most_train_rows: int | None) -> None:
+def save_classifier(
+    model: Any, source: Path, folder: Path, *, length: int, most_train_rows: int | None, texts: int
+) -> None:
     """Write the model and its tokenizer as a Hugging Face folder, atomically.
 
     A stock head needs no code. For one of Daybreak's own, the folder contains its code (``modeling_classifier``). The
@@ -340,7 +347,7 @@ def save_classifier(model: Any, source: Path, folder: Path, *, length: int, most
     tokenizer = load_tokenizer(source)  # loaded again, because the one in use has its truncation set
     if isinstance(model, PooledClassifier):
         model = _with_own_code(model, tokenizer)
-    model.config.fine_tuning = {"length": length, "most_train_rows": most_train_rows}
+    model.config.fine_tuning = {"length": length, "most_train_rows": most_train_rows, "texts": texts}
     with whole_folder(folder) as new:
         new.mkdir(parents=True)
         with _quiet():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -245,7 +246,14 @@ def _run(job: FinetuningJob, kept: FinetuningRun | None, show: Show) -> Finetuni
             f"{score(kept.scores[job.task.metric])} as in the results, because it is trained again on another device."
         )
     if job.keep is not None:  # last: if it fails, the run is not lost
-        save_classifier(model, job.folder, job.keep, length=rows.length, most_train_rows=job.protocol.train_rows)
+        save_classifier(
+            model,
+            job.folder,
+            job.keep,
+            length=rows.length,
+            most_train_rows=job.protocol.train_rows,
+            texts=len(job.task.text),
+        )
     return kept or run
 
 
@@ -259,8 +267,16 @@ def part_scores(kind: Kind, scored_rows: Mapping[str, np.ndarray], labels: Seque
 
 
 def rounded(scored_rows: Mapping[str, np.ndarray]) -> dict[str, list[list[float]]]:
-    """Return the rows of each part with DIGITS decimals, as files keep them."""
-    return {part: np.round(table, DIGITS).tolist() for part, table in scored_rows.items()}
+    """Return the rows of each part with DIGITS decimals, as files keep them.
+
+    Where no value reaches 1, as in a regression of small numbers, the digits are counted from the largest value.
+    """
+    kept = {}
+    for part, table in scored_rows.items():
+        largest = float(np.abs(table).max(initial=0.0))
+        more = max(0, -math.floor(math.log10(largest)) - 1) if largest else 0
+        kept[part] = np.round(table, DIGITS + more).tolist()
+    return kept
 
 
 def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:

@@ -29,12 +29,13 @@ def classification_scores(
         leads: for two labels, a score of label id 1 per row, such as its probability; required for ``auc``.
 
     Returns:
-        Fractions in [0, 1]; ``mcc`` (Matthews 1975) in [-1, 1], 0.0 if either side is constant. ``auc``, the area under
+        Fractions in [0, 1]. ``macro_f1`` is the mean over the labels that occur among targets or answers, as in
+        scikit-learn; ``mcc`` (Matthews 1975) in [-1, 1], 0.0 if either side is constant. ``auc``, the area under
         the ROC curve, is 0.5 if all rows have one label.
     """
     scores = {
         "accuracy": float(accuracy_score(targets, answers)),
-        "macro_f1": float(f1_score(targets, answers, labels=range(classes), average="macro", zero_division=0)),
+        "macro_f1": float(f1_score(targets, answers, average="macro", zero_division=0)),
         "micro_f1": float(f1_score(targets, answers, labels=range(classes), average="micro", zero_division=0)),
         "mcc": _matthews(targets, answers),
     }

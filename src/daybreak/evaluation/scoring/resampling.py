@@ -209,7 +209,8 @@ def _positive_f1(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.nd
 
 
 def _macro_f1(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarray:
-    return np.asarray(ratio(2 * both, gold + given).mean(axis=0))
+    """Return the mean over the classes that occur on either side."""
+    return ratio(ratio(2 * both, gold + given).sum(axis=0), (gold + given > 0).sum(axis=0))
 
 
 def _matthews(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarray:
