@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +76,17 @@ TEXTS = {
     "medquad": "medical questions",
     "articles": "biomedical papers",
 }
+SEARCH_SEEDS = (
+    f"{BESIDE_ALL['`tiny`']}/probes.json",
+    "2026-11-27-tiny-12625steps-seed-1-search.json",
+    "2026-11-27-tiny-12625steps-seed-2-search.json",
+)
+"""Searches of three pretraining seeds on general text."""
 GPU = "2026-11-26-gpu-h100"
 """Of one call of benchmarks/gpu.py: this name with endings."""
 GENERAL = "2026-11-26-tiny-12625steps-seed-1"
 GENERAL_DOCSTRINGS = "2026-11-26-tiny-general-docstrings-search.json"
+LARGER = "2026-11-27-mini-150m"
 FIELDS = {
     "arXiv abstracts, biomedical papers": ("science", ("sci-cite", "citation_intent"), "heldout-arxiv"),
     "docstrings of Python packages": ("python", ("packages",), "held-out split"),
@@ -98,8 +105,11 @@ OFF_THE_PLATEAU = {
 }
 CLEARLY_BELOW = 0.5
 """Nats below the unigram baseline at which a run counts as off the plateau."""
-FORECASTS = "2026-11-26-forecasts-two-measures.json"
-LAW = "2026-11-26-law.json"
+FORECASTS = "2026-11-27-forecasts-new-law.json"
+EARLIER_FORECASTS = ("2026-11-26-forecasts-two-measures.json", "2026-11-27-forecasts.json")
+LAW = "2026-11-27-law.json"
+EARLIER_LAW = "2026-11-26-law.json"
+TASK_LINES = "2026-11-27-task-forecasts.json"
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
     ("tiny", 32768): "2026-11-22-throughput-3",
@@ -440,36 +450,76 @@ def search() -> str:
     return table(header, rows)
 
 
+def search_seeds() -> str:
+    """Recall at 10 over three pretraining seeds, and that of a larger model that trained for longer."""
+
+    def recalls(probes: str, ranker: str, text: str) -> float:
+        (found,) = (one for one in read(probes)["search"] if one["text"].startswith(f"heldout-{text}"))
+        (scores,) = (one["scores"] for one in found["rankers"] if one["ranker"] == ranker)
+        return float(scores["recall_10"])
+
+    rows = [
+        [TEXTS[text], f"{100 * recalls(SEARCH_SEEDS[0], 'bm25', text):.1f}"]
+        + [over_seeds([recalls(seed, ranker, text) for seed in SEARCH_SEEDS]) for ranker in ("dense", "hybrid")]
+        + [f"{100 * recalls(f'{LARGER}-search.json', ranker, text):.1f}" for ranker in ("dense", "hybrid")]
+        for text in ("wiki", "books", "arxiv")
+    ]
+    return table(["held-out text", "BM25", "`tiny`: dense", "hybrid", "`mini`: dense", "hybrid"], rows)
+
+
 def from_scratch() -> str:
     """Three texts of a field: the general model, the same continued at two rates, and one from scratch."""
+    return by_field(
+        {
+            "general model": lambda _: (f"{GENERAL}/results.json", [f"{GENERAL}/probes.json", GENERAL_DOCSTRINGS]),
+            "continued, 0.1 of the rate": of_record("2026-11-26-tiny-continued"),
+            "continued, full rate": of_record("2026-11-26-tiny-fullrate"),
+            "from scratch": of_record("2026-11-26-tiny-scratch"),
+        }
+    )
+
+
+def from_larger_general() -> str:
+    """The same three texts: a larger and longer trained general model, the same continued, and one from scratch."""
+    return by_field(
+        {
+            "general `mini`": lambda ending: (f"{LARGER}-{ending}-tasks.json", [f"{LARGER}-{ending}-search.json"]),
+            "continued `mini`": of_record("2026-11-27-mini-continued"),
+            "`tiny` from scratch": of_record("2026-11-26-tiny-scratch"),
+        }
+    )
+
+
+OfField = Callable[[str], tuple[str, list[str]]]
+"""Returns the file of results and those of probes for the ending of a field."""
+
+
+def of_record(start: str) -> OfField:
+    """The files of the records whose names begin with ``start`` and end with the field."""
+    return lambda ending: (f"{start}-{ending}/results.json", [f"{start}-{ending}/probes.json"])
+
+
+def by_field(columns: Mapping[str, OfField]) -> str:
+    """Scores and searches by field; the columns by name."""
     rows = []
     for field, (ending, tasks, text) in FIELDS.items():
-        runs = [GENERAL, *(f"2026-11-26-tiny-{way}-{ending}" for way in ("continued", "fullrate", "scratch"))]
+        files = [of_field(ending) for of_field in columns.values()]
         for task in tasks:
-            ours = [{one["task"]: one for one in read(f"{run}/results.json")}[task] for run in runs]
+            ours = [{one["task"]: one for one in read(results)}[task] for results, _ in files]
             measure = f"`{task}`, {ours[0]['metric'].replace('_', ' ')}"
             rows.append([field, measure, bag_of_words(ours[0]), *map(score, ours)])
             rows.append(["", "averaged with the bag of words", "-", *map(both, ours)])
             field = ""
         searches = [
-            next(one for name in names for one in read(name)["search"] if one["text"].startswith(text))
-            for names in ([f"{GENERAL}/probes.json", GENERAL_DOCSTRINGS], *([f"{run}/probes.json"] for run in runs[1:]))
+            next(one for name in probes for one in read(name)["search"] if one["text"].startswith(text))
+            for _, probes in files
         ]
         found = [{one["ranker"]: 100 * one["scores"]["recall_10"] for one in each["rankers"]} for each in searches]
         rows.append([field, "search: embeddings", "-", *(f"{each['dense']:.1f}" for each in found)])
         rows.append(
             ["", "search: BM25 and embeddings", f"{found[0]['bm25']:.1f}", *(f"{each['hybrid']:.1f}" for each in found)]
         )
-    header = [
-        "text",
-        "measured",
-        "without a model",
-        "general model",
-        "continued, 0.1 of the rate",
-        "continued, full rate",
-        "from scratch",
-    ]
-    return table(header, rows)
+    return table(["text", "measured", "without a model", *columns], rows)
 
 
 def search_cost() -> str:
@@ -610,9 +660,27 @@ def law_left_out() -> str:
     return table(["left out of the fit", "runs forecast", "mean error", "largest error"], rows)
 
 
+def task_lines() -> str:
+    """The lines of task scores, and the error of each run forecast from the others."""
+    record = read(TASK_LINES)
+    tested = record["left_out"]
+    rows = [
+        [
+            GLUE.get(line["task"], line["task"]),
+            f"{100 * line['slope']:+.1f}",
+            f"{100 * line['spread']:.1f}",
+            f"{tested[line['task']]['inside']} of {tested[line['task']]['runs']}",
+            f"{100 * tested[line['task']]['mean_error']:.1f}",
+        ]
+        for line in record["table"]["lines"]
+    ]
+    header = ["task", "points for one nat", "standard deviation", "inside the 90 % interval", "mean error, points"]
+    return table(header, rows)
+
+
 def law_weights() -> str:
     """Mean errors of laws whose measure of difficulty weighs the bigram model differently."""
-    record = read(LAW)
+    record = read(EARLIER_LAW)
     weights = {float(weight): found for weight, found in record["other_weights"].items()}
     weights[record["settings"]["weight"]] = record["left_out"]
     groups = ["a fifth", "a size", "a text"]

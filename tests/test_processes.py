@@ -1,4 +1,4 @@
-"""The same training on one process and on two: every loss, through a batch that grows, longer rows, and a resume."""
+"""One process and two: every loss, through a growing batch, longer sequences, the finish, and a resume."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def recipe_of(optimizer: Any, steps: int) -> Recipe:
         microbatch=2,
         ramp=Ramp(fraction=0.3, batch_multiple=3),
         phase2=SecondPhase(start=0.5, length=32),
-        finish=Finish(),
+        finish=Finish(start=0.8, length=16, batch=9, shortest=4, longest=8, ordinary=0.0),
         precision="float32",
         compile="off",
         budget=f"{steps}steps",
@@ -104,6 +104,7 @@ def test_two_processes_have_the_losses_of_one(
     read = [now["tokens"] - before["tokens"] for before, now in zip([{"tokens": 0}, *lines], lines)]
     assert list(dict.fromkeys(read)) == [3 * 16, 6 * 16, 9 * 16, 9 * 32]
     assert list(dict.fromkeys(line["stage"] for line in lines)) == ["causal", "masked"]
+    assert [line["step"] for line in lines if line["contrastive"]] == list(range(33, STEPS + 1))
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.2  # so far that a wrong step would have shown
 
 

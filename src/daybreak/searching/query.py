@@ -5,11 +5,12 @@ N passages, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from daybreak.data.readers.cleaning import clean
 from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, ranks_of, standardised
 from daybreak.searching.index import OpenIndex, open_index, with_change
 from daybreak.searching.passages import SPLITS
+from daybreak.searching.query_encoder import QueryEncoder, supports
 
 Method = Literal["hybrid", "dense", "bm25"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -109,28 +111,37 @@ class Searcher:
 
     def _dense(self, words: str) -> np.ndarray:
         """Return float32 [N] of cosine similarities."""
-        import torch
-
-        vector, vectors = torch.from_numpy(self.embed(words)), torch.from_numpy(self.index.vectors)
-        found = torch.empty(len(vectors))
+        vector, vectors = self.embed(words), self.index.vectors
+        # torch reads float16 six times as fast as numpy, but its import takes longer than a query of a million vectors.
+        torch = sys.modules.get("torch")
+        found = np.empty(len(vectors), np.float32)
         for start in range(0, len(vectors), CHUNK):
             part = vectors[start : start + CHUNK]
-            torch.mv(part.float(), vector, out=found[start : start + len(part)])
-        return found.numpy()
+            out = found[start : start + len(part)]
+            if torch is None:
+                np.dot(part.astype(np.float32), vector, out=out)
+            else:
+                torch.mv(torch.from_numpy(part).float(), torch.from_numpy(vector), out=torch.from_numpy(out))
+        return found
 
     def embed(self, words: str) -> np.ndarray:
         """Return the embedding of a query, float32 [D] of unit length."""
-        from daybreak.evaluation.probes.retrieval import embed_texts
-
         source = self.index.source
         special = source.shards.manifest.special
-        return embed_texts(self._model, source.tokenizer, [words], special=special, length=source.longest)[0]
+        ids = source.tokenizer.encode(words, add_special_tokens=False).ids[: source.longest - 2]
+        return self._encode([special.cls, *ids, special.sep])
 
     @cached_property
-    def _model(self) -> Any:
+    def _encode(self) -> Callable[[Sequence[int]], np.ndarray]:
+        """Returns the embedding of a text of which the ids are given, with special tokens."""
+        folder = self.index.source.model
+        if supports(folder):
+            return QueryEncoder(folder).embed
+        from daybreak.evaluation.probes.retrieval import embed_ids
         from daybreak.models.importing import load_pretrained
 
-        return load_pretrained(self.index.source.model).model
+        model, special = load_pretrained(folder).model, self.index.source.shards.manifest.special
+        return lambda ids: embed_ids(model, [ids[1:-1]], special=special)[0]
 
     def _result(self, rank: int, id: int, score: float) -> SearchResult:
         reader = self.index.reader
