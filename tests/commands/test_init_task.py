@@ -89,6 +89,43 @@ def rows(line: str, count: int = 40, labels: tuple[str, str] = ("pos", "neg")) -
             {"kind": "choice", "text": "context", "choices": ["ending0", "ending1"], "metric": "accuracy"},
         ),
         ("chinese.csv", "text,label\n" + rows("\u8fd9\u662f\u4e00\u90e8{i},{label}"), {"text": "text"}),
+        (
+            "banking.csv",
+            "text,label\n" + "".join(f"{GOOD[i % 3]} {i},{i % 77}\n" for i in range(231)),
+            {"label": "label", "kind": "classification", "metric": "accuracy"},
+        ),
+        (
+            "scale.csv",
+            "text,label\n" + "".join(f"{GOOD[i % 3]} {i},{3 * (i % 77)}\n" for i in range(231)),
+            {"label": "label", "kind": "regression"},
+        ),
+        (
+            "intents.csv",
+            "text,intent\n" + "".join(f"{GOOD[i % 3]} {i},intent {i % 150}\n" for i in range(1500)),
+            {"label": "intent", "kind": "classification"},
+        ),
+        (
+            "sentences.csv",
+            "text,label\n" + rows("{text},{label}", labels=(f"label: {GOOD[1]}", f"label: {BAD[2]}")),
+            {"text": "text", "label": "label"},
+        ),
+        (
+            "answers_twice.csv",
+            "question,answer,match\n" + "".join(f"{GOOD[i % 3]} {i}?,so on {i % 39},{i % 2}\n" for i in range(40)),
+            {"text": ["question", "answer"], "label": "match"},
+        ),
+        (
+            "codes.csv",
+            "text;codes\n" + rows("{text};{label}", labels=("1,2", "3")),
+            {"label": "codes", "kind": "classification"},
+        ),
+        (
+            "r.tsv",
+            '"text"\t"label"\n' + rows('"{text}"\t"{label}"'),
+            {"text": "text", "label": "label", "train": "r-commas.csv"},
+        ),
+        ("surplus.csv", "text,label\n" + rows("{text},{label},"), {"text": "text", "label": "label", "header": True}),
+        ("comma.csv", "text,label\n" + rows("{text},{label}") + "so, so,pos\n", {"text": "text", "label": "label"}),
         ("cola.csv", "text,label\n" + rows("{text},{label}"), {"name": "my-cola"}),
         (
             "my data (1).csv",
@@ -178,6 +215,26 @@ def test_objects_and_their_missing_fields(tmp_path: Path) -> None:
     assert task.text == ("body",) and task.label == "tag" and task.format == "jsonl"
 
 
+def test_the_first_object_may_lack_a_key(tmp_path: Path) -> None:
+    table = tmp_path / "rows.jsonl"
+    labelled = [{"text": f"{GOOD[i % 3]} {i}", "mood": "ab"[i % 2]} for i in range(40)]
+    table.write_text("".join(json.dumps(row) + "\n" for row in [{"text": "no label"}, *labelled]))
+    assert read_task_file(init_task(table)).label == "mood"
+
+
+def test_a_few_rows_are_enough_for_a_column_with_the_name_of_a_label(tmp_path: Path) -> None:
+    table = tmp_path / "few.csv"
+    table.write_text("text,label\n" + "".join(f"{GOOD[i % 3]} {i},{'aabbc'[i]}\n" for i in range(5)))
+    assert read_task_file(init_task(table)).label == "label"
+
+
+def test_numbers_that_may_be_classes_are_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "codes.csv"
+    table.write_text("text,label\n" + "".join(f"{GOOD[i % 3]} {i},{100 + i % 30}\n" for i in range(60)))
+    init_task(table)
+    assert 'numbers (for classes, write kind = "classification"' in capsys.readouterr().out
+
+
 def test_nan_is_a_missing_label(tmp_path: Path) -> None:
     table = tmp_path / "rows.jsonl"
     labels = [float("nan"), *[0.5 * (i % 5) for i in range(40)]]
@@ -234,6 +291,8 @@ def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest
         ("unlike.csv", b"".join(b"some words number %d,other words %d\n" % (i, i) for i in range(30)), "like a label"),
         ("numbers.csv", b"".join(b"%d,%d\n" % (i % 2, i % 3) for i in range(30)), "besides the label contains text"),
         ("twice.csv", b"text,text,label\na b,c d,1\n", "same name"),
+        ("r.tsv", b'"text"\t"label"\n' + b'"1"\t"a b"\t"c"\n' * 9, "9 of the 9 rows"),
+        ("commas.csv", b"text,label\n" + b"so, so,b\nso so,a\n" * 9, "9 of the 18 rows"),
         ("words.txt", b"hello", "is not a .csv"),
         ("odd.jsonl", b"[1]\n", "is not a JSON object"),
         ("fake.parquet", b"PAR1", "cannot be read as parquet"),

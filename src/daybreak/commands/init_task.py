@@ -24,7 +24,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
 from daybreak.core.terminal import hanging, say
 from daybreak.core.words import word_pattern
-from daybreak.evaluation.tasks.tables import DELIMITERS, as_text, nfc, parquet_of, readable, split_csv
+from daybreak.evaluation.tasks.tables import DELIMITERS, as_text, check_skipped, nfc, parquet_of, readable, split_csv
 
 ROWS = 20_000
 """Largest number of rows to look at, evenly spread, because a table may be sorted by its label."""
@@ -41,7 +41,11 @@ IDS = "id idx index uid guid row number no".split()
 SPLITS = "split set subset partition fold".split()
 """Names of a column that says whether a row is for training or for evaluation; task files name a file for each."""
 ENDINGS = re.compile(r"(?P<stem>choice|ending|option|sol|solution|answer)[ _-]?(?P<number>\d)", re.IGNORECASE)
+KNOWN_NAMES = {*LABELS, *TEXTS, *IDS, *sum(PAIRS, ())}
 MOST_CLASSES = 100
+"""Largest number of classes in a column that is taken for the label without the name of one."""
+MOST_NUMBERED = 300
+"""Largest number of classes that are numbered from 0 or 1."""
 FEW_VALUES = 20
 """Largest number of different whole numbers that are taken for classes."""
 SKEWED = 0.8
@@ -108,9 +112,27 @@ class Column:
         every = len(self.counts) == len(self.filled) > 1
         return every and (self.name in IDS or self.name.endswith("_id") or (self.is_whole and self._counts_up()))
 
+    def pointed(self) -> Column:
+        """Return the column with points in place of decimal commas if it contains numbers that are not classes."""
+        found = Column(self.key, list(map(_with_point, self.cells)), self.step)
+        classes = found.may_be_label and len(found.counts) <= FEW_VALUES
+        return found if found.is_numeric and not classes else self
+
     def _counts_up(self) -> bool:
         values = [float(cell) for cell in self.filled]
         return all(after == before + self.step for before, after in itertools.pairwise(values))
+
+    @property
+    def has_repeats(self) -> bool:
+        return 1 < len(self.counts) < len(self.filled)
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether its values are the whole numbers from 0 or 1 on, and each is repeated, as numbers of classes are."""
+        if not self.is_whole or min(self.counts.values()) < 2 or len(self.counts) > MOST_NUMBERED:
+            return False
+        values = sorted(map(float, self.counts))
+        return values[0] in (0, 1) and values == [values[0] + place for place in range(len(values))]
 
     @property
     def may_be_label(self) -> bool:
@@ -172,7 +194,8 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
         train = copy
         if train.exists() and not overwrite:
             raise UserError(f"'{train}' exists already.", "Move it away, or replace it with --overwrite.")
-        numbers = {place for place, column in enumerate(found.columns) if column.is_numeric}
+        classes = [chosen.label] if chosen.kind == "classification" else []
+        numbers = {place for place, each in enumerate(found.columns) if each.is_numeric and each not in classes}
         pointed = _copy_with_commas(table, found.delimiter, train, numbers if found.delimiter == ";" else set())
         reason = f"a copy of {table.name} with commas in place of {DELIMITERS[found.delimiter]}"
         reason += " and points in place of decimal commas" if pointed else ""
@@ -219,27 +242,38 @@ def read_table(path: Path) -> Table:
         step = _step(len(lines))
         return _of_objects(path, [_object(path, *line) for line in lines[::step]], step, "jsonl")
     delimiter = "\t" if ending == "tsv" else _delimiter(text)
-    form = "tsv" if ending == "tsv" or (delimiter == "\t" and '"' not in text) else "csv"
+    head = text.lstrip().partition("\n")[0].split("\t")
+    quoted = all(re.fullmatch(r'\s*".*"\s*', cell) for cell in head) if ending == "tsv" else '"' in text
+    form = "tsv" if delimiter == "\t" and not quoted else "csv"
     quoting = csv.QUOTE_NONE if form == "tsv" else csv.QUOTE_MINIMAL
     with readable(path):
         step = _step(sum(1 for _ in _rows(text, delimiter, quoting)))
         rows = list(itertools.islice(_rows(text, delimiter, quoting), 0, None, step))
     if not rows:
         raise UserError(f"'{path}' has no rows with text.", "Give a file with at least a few labelled rows.")
-    if delimiter == ";":
-        rows = [list(map(_with_point, row)) for row in rows]
     width = Counter(map(len, rows)).most_common(1)[0][0]
+    if any(cell.strip().lower() in KNOWN_NAMES for cell in rows[0]):
+        width = min(width, len(rows[0]))
     if width < 2:
         raise UserError(
             f"'{path}' has one column, but a task needs text and a label.",
             "Check its delimiter: comma, semicolon, tab or vertical bar.",
         )
-    header = _has_header(rows, width)
-    body = [row for row in rows[header:] if len(row) >= width]
+    header = _has_header([list(map(_with_point, row)) for row in rows] if delimiter == ";" else rows, width)
+    body = [row for row in rows[header:] if not (header and any(map(str.strip, row[width:])))]
+    if crowded := len(rows) - header - len(body):
+        check_skipped(
+            len(body),
+            crowded,
+            f"rows in '{path}' have more cells than the header",
+            "Put texts that contain the delimiter in quotes, and name every column (in R: row.names = FALSE).",
+        )
+    body = [row for row in body if len(row) >= width]
     if not body:
         raise UserError(f"'{path}' has a header but no rows.", "Give a file with at least a few labelled rows.")
     keys: list[Any] = [name.strip() for name in rows[0][:width]] if header else list(range(width))
     columns = [Column(key, [row[number].strip() for row in body], step) for number, key in enumerate(keys)]
+    columns = [column.pointed() for column in columns] if delimiter == ";" else columns
     return Table(columns, header, form, delimiter)
 
 
@@ -278,8 +312,7 @@ def _has_header(rows: Sequence[Sequence[str]], width: int) -> bool:
         return False
     below = [[row[number].strip() for row in rows[1:] if len(row) > number] for number in range(width)]
     named = [(name, values) for name, values in zip(first, below) if name]
-    known = {*LABELS, *TEXTS, *IDS, *sum(PAIRS, ())}
-    if any(name.lower() in known and name not in values for name, values in named):
+    if any(name.lower() in KNOWN_NAMES and name not in values for name, values in named):
         return True
     if len(set(first)) < width or any(len(name.split()) > NAME_WORDS for name in first):
         return False
@@ -304,12 +337,13 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
 def _of_objects(path: Path, rows: Sequence[dict[str, Any]], step: int, form: str) -> Table:
     if not rows:
         raise UserError(f"'{path}' has no rows.", "Give a file with at least a few labelled rows.")
-    names = [name for name in rows[0] if not isinstance(rows[0][name], dict | list)]
+    there = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in there if not any(isinstance(row.get(name), dict | list) for row in rows)]
     columns = [Column(name, [(as_text(row.get(name)) or "").strip() for row in rows], step) for name in names]
     if len(columns) < 2:
         raise UserError(
             f"'{path}' has fewer than two columns of text or numbers.",
-            "Give a table with a column of text and one of labels.",
+            "Give a table with a column of text and one of labels, where a label is one text or number.",
         )
     return Table(columns, True, form)
 
@@ -345,6 +379,12 @@ def _label(columns: Sequence[Column], path: Path) -> tuple[Column, str]:
         for column in usable:
             if column.name == name and (column.may_be_label or column.is_numeric) and len(column.counts) > 1:
                 return column, f"{column}, by its name: {_values(column)}"
+    names = {column.name for column in usable}
+    for name in LABELS:
+        for column in usable:
+            # The answer to a question is a text of a pair.
+            if column.name == name and column.has_repeats and not any((other, name) in PAIRS for other in names):
+                return column, f"{column}, by its name: {_values(column)}"
     classes = [column for column in usable if column.may_be_label]
     if classes:
         best = min(reversed(classes), key=lambda column: (column.words > 1.5, len(column.counts) > FEW_VALUES))
@@ -353,8 +393,8 @@ def _label(columns: Sequence[Column], path: Path) -> tuple[Column, str]:
     if numbers:
         return numbers[-1], f"{numbers[-1]}, the last column of numbers: {_values(numbers[-1])}"
     raise UserError(
-        f"No column of '{path}' looks like a label: none has repeated values or numbers.",
-        "Write the task file by hand (docs/own_task.md).",
+        f"No column of '{path}' looks like a label: none has short values that are repeated often, or numbers.",
+        "Call the column of labels 'label', or write the task file by hand (docs/own_task.md).",
     )
 
 
@@ -399,11 +439,19 @@ def _unused(texts: Sequence[Column], used: Sequence[Column]) -> str:
 def _kind(label: Column) -> tuple[str, str]:
     count = len(label.counts)
     if not label.is_numeric:
-        return "classification", f"classification: the label has {count} different values"
+        numbers = all(_is_number(_with_point(cell)) for cell in label.counts)
+        hint = " (for numbers, write points in place of decimal commas)" if numbers else ""
+        return "classification", f"classification: the label has {count} different values{hint}"
     if label.is_whole and count <= FEW_VALUES:
         reason = f"classification: the label has {count} different whole numbers (for a scale, write regression)"
         return "classification", reason
-    return "regression", f"regression: the label has {count:,} different numbers"
+    if label.is_numbered:
+        return (
+            "classification",
+            f"classification: the label has the numbers of {count} classes (for a scale, write regression)",
+        )
+    hint = ' (for classes, write kind = "classification" and metric = "accuracy")' if label.is_whole else ""
+    return "regression", f"regression: the label has {count:,} different numbers{hint}"
 
 
 def _metric(kind: str, label: Column) -> tuple[str, str]:

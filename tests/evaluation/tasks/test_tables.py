@@ -44,11 +44,56 @@ def test_a_csv_file_may_have_the_delimiter_of_a_spreadsheet(tmp_path: Path, mark
     assert read_table(written(tmp_path, "a;b,c\n"), (0,), format="csv", header=False).rows == [("a;b",)]
 
 
-def test_short_rows_are_skipped_and_counted(tmp_path: Path) -> None:
-    path = written(tmp_path, "a\tb\n" + "x\ty\n" * 30 + "torn\n" + "x\t\n" + "x\ty\textra\n")
+def test_short_and_long_rows_are_skipped_and_counted(tmp_path: Path) -> None:
+    path = written(tmp_path, "a\tb\n" + "x\ty\n" * 30 + "torn\n" + "x\t\n" + "x\ty\textra\n" + "x\ty\t \t\n")
     found = read_table(path, ("a", "b"), format="tsv", header=True)
-    assert (len(found.rows), found.skipped) == (31, 2)
-    assert found.lines[-1] == 34
+    assert (len(found.rows), found.skipped) == (31, 3)
+    assert found.lines[-1] == 35
+    assert len(read_table(path, (0, 1), format="tsv", header=False).rows) == 33
+
+
+def test_a_delimiter_in_a_text_without_quotes_is_no_shift(tmp_path: Path) -> None:
+    """The row would have the text "good" and the label "but late"."""
+    path = written(tmp_path, "text,label\n" + "bad,neg\n" * 9 + "good, but late,pos\n" * 2, "t.csv")
+    with pytest.raises(UserError, match=r"^2 of the 11 rows .* line 11, for example, has more cells.* in quotes"):
+        read_table(path, ("text", "label"), format="csv", header=True)
+    with pytest.raises(UserError, match=r"^Line 11 of .* has more cells than the header.* in quotes"):
+        read_table(path, ("text",), format="csv", header=True, whole=True)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_one_text_of_a_pair_may_be_empty(tmp_path: Path, format: str) -> None:
+    rows = [("x", None, "1"), (None, "y", "2"), *[("x", "y", "3")] * 30, ("x", "y", None), (None, None, "5")]
+    objects = [dict(zip("abc", row)) for row in rows]
+    mark = {"csv": ",", "tsv": "\t"}.get(format, "")
+    if format == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(objects), tmp_path / "t")
+    elif format == "jsonl":
+        written(tmp_path, "\n".join(map(json.dumps, objects)), "t")
+    else:
+        written(tmp_path, "\n".join(mark.join(cell or "" for cell in row) for row in [("a", "b", "c"), *rows]), "t")
+    found = read_table(tmp_path / "t", ("a", "b", "c"), format=format, header=True, texts=2)
+    assert (found.rows[:3], found.skipped) == ([("x", "", "1"), ("", "y", "2"), ("x", "y", "3")], 2)
+    with pytest.raises(UserError, match=r"^4 of the 34 rows .* lacks a value for one of 'a', 'b', 'c'"):
+        read_table(tmp_path / "t", ("a", "b", "c"), format=format, header=True)
+
+
+def test_a_key_may_be_missing_from_some_objects(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"a": "x"}\n' + '{"a": "x", "b": "y"}\n' * 9, "t.jsonl")
+    assert read_table(path, ("a", "b"), format="jsonl", header=True).skipped == 1
+
+
+@pytest.mark.parametrize("value", [["x"], {"x": 1}, b"x"])
+def test_a_list_is_neither_text_nor_a_label(tmp_path: Path, value: object) -> None:
+    path = parquet_of(tmp_path, a=["x"] * 8, labels=[value] * 8)
+    with pytest.raises(
+        UserError, match=r"^8 of the 8 .* neither text nor a number in 'labels'.* make one task per label"
+    ):
+        read_table(path, ("a", "labels"), format="parquet", header=True)
+    if not isinstance(value, bytes):
+        path = written(tmp_path, json.dumps({"a": "x", "labels": value}) + "\n", "t.jsonl")
+        with pytest.raises(UserError, match=r"^1 of the 1 rows .* neither text nor a number in 'labels'"):
+            read_table(path, ("labels", "a"), format="jsonl", header=True)
 
 
 letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
@@ -97,6 +142,7 @@ def test_a_text_may_be_longer_than_the_csv_module_allows_by_itself(tmp_path: Pat
         ("a\tb\nx\ty\n", ("c",), {}, "no column 'c': it holds 'a', 'b'"),
         ("text\tlabel\nx\ty\n", ("texts",), {}, "Did you mean 'text'?"),
         ("a;b\nx;y\n", ("c",), {"format": "csv"}, "holds the one column 'a;b', and no column 'c'"),
+        ("a\tb\ta\nx\ty\tz\n", ("b", "a"), {}, "more than one column 'a'"),
         ("a\tb\nx\ty\n", (2,), {}, "no column 2: it holds columns 0 to 1"),
         ("x\ty\n", ("a",), {"header": False}, "read without a header"),
         ("a\tb\n" + "x\n" * 9, ("a", "b"), {}, "9 of the 9 rows"),
@@ -123,7 +169,10 @@ def test_refusals(tmp_path: Path, text: str, columns: tuple[str, ...], options: 
 def test_broken_encoding_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     path.write_bytes(b"a\tb\n\xff\xfe\ty\n")
-    with pytest.raises(UserError, match="not UTF-8"):
+    with pytest.raises(UserError, match=r"not UTF-8.*iconv -f WINDOWS-1252"):
+        read_table(path, ("a",), format="tsv", header=True)
+    path.write_text("a\tb\nx\ty\n", encoding="utf-16")
+    with pytest.raises(UserError, match=r"not UTF-8.*iconv -f UTF-16"):
         read_table(path, ("a",), format="tsv", header=True)
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.baselines.bag_of_words import WordScores, bag_of_words
@@ -132,6 +134,8 @@ def test_the_documented_example_is_read(folder: Path) -> None:
         (GOOD.replace('"a"', "-1"), "text = -1"),
         (GOOD.replace('"a"', "true"), "text = True"),
         (GOOD.replace('"label"', "{}"), "label = {}"),
+        (GOOD.replace('"a"', '["a", "label"]'), "label = 'label', which is also a column of text"),
+        (CHOICE.replace('"right"', '"y"'), "label = 'y', which is also a column of text"),
         (GOOD + 'choices = ["a", "b"]', "has choices, and its kind is classification"),
         (TOKENS.replace("= 0", '= "word"'), "text = 'word'"),
         (TOKENS.replace("= 3", '= "tag"'), "label = 'tag'"),
@@ -247,6 +251,37 @@ def test_regression_and_a_test_file(folder: Path) -> None:
     data = load_task(read_task_file(described(folder, toml)))
     assert (data.task.metric, data.labels, data.train.targets[3]) == ("spearman", (), 3.0)
     assert data.test is not None and data.test.targets == [float(i) for i in range(20)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_each_file_is_read_by_its_own_ending_unless_a_format_is_given(folder: Path, ending: str) -> None:
+    dev = folder / f"dev.{ending}"
+    if ending == "csv":
+        dev.write_text("a,label\nx,yes\n")
+    elif ending == "jsonl":
+        dev.write_text('{"a": "x", "label": "yes"}\n')
+    else:
+        parquet.write_table(pyarrow.table({"a": ["x"], "label": ["yes"]}), dev)
+    toml = GOOD.replace("dev.tsv", dev.name)
+    assert load_task(read_task_file(described(folder, toml))).dev.texts == [("x",)]
+    with pytest.raises(UserError):
+        load_task(read_task_file(described(folder, toml + 'format = "tsv"')))
+
+
+def test_one_text_of_a_pair_may_be_empty(folder: Path) -> None:
+    tsv(folder, "dev.tsv", "a\tb\tlabel", "x\t\tyes", "\ty\tno", "x\ty\tno")
+    data = load_task(read_task_file(described(folder, GOOD.replace('"a"', '["a", "b"]'))))
+    assert data.dev.texts == [("x", ""), ("", "y"), ("x", "y")]
+
+
+def test_labels_that_are_equal_numbers_are_one_label(folder: Path) -> None:
+    """pandas writes 1.0 for 1 in a column that lacks a value."""
+    tsv(folder, "train.tsv", "a\tlabel", "x\t0.0", "y\t1.0")
+    tsv(folder, "dev.tsv", "a\tlabel", "x\t1", "y\t0")
+    assert load_task(read_task_file(described(folder, GOOD))).dev.targets == [1, 0]
+    tsv(folder, "dev.tsv", "a\tlabel", "x\t2")
+    with pytest.raises(UserError, match=r"none of '0\.0', '1\.0'.* add training rows that have it"):
+        load_task(read_task_file(described(folder, GOOD)))
 
 
 def test_without_dev_a_seeded_tenth_is_held_out(folder: Path) -> None:

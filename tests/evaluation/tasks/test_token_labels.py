@@ -63,6 +63,11 @@ def test_words_keep_what_only_looks_like_a_separator(tmp_path: Path) -> None:
     assert found.words == (*strange, "New York", "#")
 
 
+def test_an_empty_first_column_does_not_shift_the_others(tmp_path: Path) -> None:
+    (found,) = read_sentences(conll_file(tmp_path, "\tEU\tB-ORG\n1\trejects\tO\t\r\n"), 1, 2)
+    assert (found.words, found.tags) == (("EU", "rejects"), ("B-ORG", "O"))
+
+
 LETTERS = st.characters(blacklist_characters=" \t\r\n", blacklist_categories=["Cs"])
 CELLS = st.text(LETTERS, min_size=1).map(nfc).filter(lambda word: not word.startswith(("-DOCSTART-", "\ufeff")))
 
@@ -95,7 +100,9 @@ def test_what_was_written_is_read(
     [
         ("sun B-x\n", "Line 1 of '{}' has nothing in column 3: its columns are 0 to 1."),
         ("sun NN O O\n\nrain NN O\n", "Line 3 of '{}' has nothing in column 3: its columns are 0 to 2."),
-        ("a\tb\tc\tO\n\t\t\tO\n", "Line 2 of '{}' has nothing in column 3: its columns are 0 to 0."),
+        ("a\tb\tc\tO\n\t\t\tO\n", "Line 2 of '{}' has nothing in column 0: its columns are 0 to 3."),
+        ("# sent_id = 1\nsun NN O B-x\n", "Line 1 of '{}' is a comment, as files in the format of CoNLL-U have them."),
+        ("# newdoc\nsun NN O B-x\n", "Line 1 of '{}' is a comment, as files in the format of CoNLL-U have them."),
         ("", "'{}' holds no sentence."),
         ("\n \n-DOCSTART- NN O O\n\n", "'{}' holds no sentence."),
         (b"sun NN O O\nm\xfcde NN O O\n", "'{}' is not UTF-8 text (invalid start byte)."),

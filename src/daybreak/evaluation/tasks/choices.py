@@ -92,7 +92,8 @@ class Choice(OneOfSeveral):
 
 def _read(task: Task, path: Path) -> LabelledRows:
     """Return rows of the context and each choice with its start."""
-    cells = read_table(path, (*task.text, *task.choices, task.label), format=task.format, header=task.header)
+    columns = (*task.text, *task.choices, task.label)
+    cells = read_table(path, columns, format=task.format_of(path), header=task.header)
     known = {str(number): number for number in range(len(task.choices))}
     rows = labelled_rows(path, cells, known, "Give the number of the right choice, counted from 0.")
     contexts = len(task.text)

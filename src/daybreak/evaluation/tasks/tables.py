@@ -11,6 +11,8 @@ import itertools
 import json
 import math
 import unicodedata
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +39,17 @@ LONGEST_CELL = 16 << 20
 """Characters of a cell of a .csv file; the csv module alone allows 131,072."""
 
 Columns = Sequence[str | int]
-Numbered = Iterator[tuple[int, list[str | None]]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a row is unusable: a predicate that follows ``Line 3 of 'PATH'``, and the remedy."""
+
+    text: str
+    remedy: str
+
+
+Numbered = Iterator[tuple[int, list[str | None] | Fault]]
 """(1-based line number, values of the requested columns, None for a missing one); an empty list for an empty line."""
 
 
@@ -51,7 +63,9 @@ class TableRows:
     skipped: int
 
 
-def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole: bool = False) -> TableRows:
+def read_table(
+    path: Path, columns: Columns, *, format: str, header: bool, whole: bool = False, texts: int = 1
+) -> TableRows:
     """Read ``columns`` (names, or 0-based numbers) of a table.
 
     Tab-separated files are read without quoting (GLUE has unbalanced quotes), .csv files with quoting. A .csv file may
@@ -60,31 +74,24 @@ def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole
 
     Args:
         whole: keep all rows, for a file whose rows are identified by number: an empty value is empty text, and a
-            missing value is an error.
+            missing value is an error, unless another text of the row is there.
+        texts: number of text columns at the start of ``columns``. In a usable row, one of these texts and the values
+            of all other columns are not empty.
 
     Raises:
         UserError: the file is missing, not a table, lacks a column, or has too many unusable rows.
     """
+    texts = len(columns) if whole else texts
     with readable(path):
         if format == "parquet":
-            found = _gathered(_read_parquet(path, columns), whole, path, columns)
-        else:
-            with path.open(encoding="utf-8-sig", newline="" if format == "csv" else "\n") as file:
-                if format == "jsonl":
-                    lines = _read_objects(file, path, columns)
-                else:
-                    cells = split_csv(file, _delimiter(file, columns)) if format == "csv" else _split_tabs(file)
-                    lines = _read_lines(cells, path, columns, header)
-                found = _gathered(lines, whole, path, columns)
-    if not found.rows and not found.skipped:
-        raise UserError(f"'{path}' holds no rows.", "Give a file with at least one row.")
-    check_skipped(
-        len(found.rows),
-        found.skipped,
-        f"rows in '{path}' lack a value for one of {_listed(columns)}",
-        "Check the columns, the format and whether the file has a header.",
-    )
-    return found
+            return _gathered(_read_parquet(path, columns), path, columns, texts, whole)
+        with path.open(encoding="utf-8-sig", newline="" if format == "csv" else "\n") as file:
+            if format == "jsonl":
+                lines = _read_objects(file, path, columns)
+            else:
+                cells = split_csv(file, _delimiter(file, columns)) if format == "csv" else _split_tabs(file)
+                lines = _read_lines(cells, path, columns, header, _crowded(format))
+            return _gathered(lines, path, columns, texts, whole)
 
 
 @contextmanager
@@ -96,9 +103,10 @@ def readable(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"Cannot read '{path}': {error.strerror or reason(error)}.", "Check the path.") from None
     except UnicodeDecodeError as error:
+        encoding = "UTF-16" if error.object.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "WINDOWS-1252"
         raise UserError(
             f"'{path}' is not UTF-8 text ({error.reason}).",
-            "Convert it to UTF-8 (in Excel: save as CSV UTF-8; elsewhere: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW).",
+            f"Convert it to UTF-8 (in Excel: save as CSV UTF-8; elsewhere: iconv -f {encoding} -t UTF-8 OLD > NEW).",
         ) from None
     except csv.Error as error:
         raise UserError(f"'{path}' cannot be read as csv: {error}.", "Correct the file or name its format.") from None
@@ -120,27 +128,43 @@ def location(path: Path, number: int) -> str:
     return f"{'Row' if path.suffix == '.parquet' else 'Line'} {number} of '{path}'"
 
 
-def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> TableRows:
+def _gathered(lines: Numbered, path: Path, columns: Columns, texts: int, whole: bool) -> TableRows:
+    lacking = Fault(
+        f"lacks a value for one of {_listed(columns)}",
+        "Check the columns, the format and whether the file has a header.",
+    )
+    if whole:
+        lacking = Fault(lacking.text, "Complete it, or restore the file as it was published.")
     rows: list[tuple[str, ...]] = []
     numbers: list[int] = []
-    skipped = empty_line = 0
+    faults: Counter[Fault] = Counter()
+    first: dict[Fault, int] = {}
+    empty_line = 0
     for number, row in lines:
         if not row:
             empty_line = empty_line or number
             continue
-        if whole and (empty_line or None in row):
-            raise UserError(
-                f"{location(path, empty_line or number)} lacks a value for one of {_listed(columns)}, "
-                "and every row of this file has to be answered.",
-                "Complete it, or restore the file as it was published.",
-            )
-        there = tuple(nfc(cell) for cell in row if cell is not None and (whole or cell.strip()))
-        if len(there) == len(row):
-            rows.append(there)
-            numbers.append(number)
-        else:
-            skipped += 1
-    return TableRows(rows, numbers, skipped)
+        if whole and empty_line:
+            number, row = empty_line, lacking
+        if not isinstance(row, Fault):
+            filled = [cell is not None and (whole or bool(cell.strip())) for cell in row]
+            if any(filled[:texts]) and all(filled[texts:]):
+                rows.append(tuple(nfc(cell or "") for cell in row))
+                numbers.append(number)
+                continue
+            row = lacking
+        if whole:
+            fault = f"{location(path, number)} {row.text}, and every row of this file has to be answered."
+            raise UserError(fault, row.remedy)
+        faults[row] += 1
+        first.setdefault(row, number)
+    if not rows and not faults:
+        raise UserError(f"'{path}' holds no rows.", "Give a file with at least one row.")
+    if faults:
+        most, _ = faults.most_common(1)[0]
+        example = f"{'row' if path.suffix == '.parquet' else 'line'} {first[most]}, for example, {most.text}"
+        check_skipped(len(rows), faults.total(), f"rows in '{path}' are unusable: {example}", most.remedy)
+    return TableRows(rows, numbers, faults.total())
 
 
 def nfc(text: str) -> str:
@@ -190,14 +214,29 @@ def split_csv(file: TextIO, delimiter: str = ",") -> Iterator[tuple[int, list[st
         raise csv.Error("a quote is never closed")
 
 
-def _read_lines(lines: Iterator[tuple[int, list[str]]], path: Path, columns: Columns, header: bool) -> Numbered:
+def _crowded(format: str) -> Fault:
+    remedy = "Put texts that contain the delimiter in quotes" if format == "csv" else "Remove tabs within cells"
+    return Fault("has more cells than the header", f"{remedy}, or name every column in the header.")
+
+
+def _read_lines(
+    lines: Iterator[tuple[int, list[str]]], path: Path, columns: Columns, header: bool, crowded: Fault
+) -> Numbered:
     positions: list[int] = []
+    width = 0
     for number, values in lines:
         if values and not positions:
-            positions = _positions(path, columns, values, header)
+            positions, width = _positions(path, columns, values, header), len(values)
             if header:
                 continue
-        yield number, [values[at] if at < len(values) else None for at in positions] if values else []
+        if not values:
+            yield number, []
+        elif header and any(cell.strip() for cell in values[width:]):
+            yield number, crowded
+        elif max(positions) >= len(values):  # a torn row
+            yield number, [None] * len(positions)
+        else:
+            yield number, [values[at] for at in positions]
 
 
 def _positions(path: Path, columns: Columns, first: list[str], header: bool) -> list[int]:
@@ -222,6 +261,8 @@ def _positions(path: Path, columns: Columns, first: list[str], header: bool) -> 
                     "Separate the cells of a .csv file by commas, those of a .tsv file by tabs.",
                 )
             raise _no_column(path, column, names)
+        elif names.count(column) > 1:
+            raise _twice(path, column)
         else:
             positions.append(names.index(column))
     return positions
@@ -234,24 +275,40 @@ def _no_column(path: Path, column: str | int, names: Sequence[str]) -> UserError
     )
 
 
+def _twice(path: Path, column: str) -> UserError:
+    return UserError(f"'{path}' has more than one column {shown(column)}.", "Rename or remove all but one.")
+
+
 def _read_objects(file: TextIO, path: Path, columns: Columns) -> Numbered:
     names = [str(column) for column in columns]
-    first = True
+    there: dict[str, None] = {}
+    lines: list[tuple[int, list[Any]]] = []
     for number, line in enumerate(file, start=1):
-        if not line.strip():
-            yield number, []
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            yield number, [None] * len(names)
-            continue
-        if first and (missing := [name for name in names if name not in value]):
-            raise _no_column(path, missing[0], list(value))
-        first = False
-        yield number, [as_text(value.get(name)) for name in names]
+        values: list[Any] = []
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = None
+            found = value if isinstance(value, dict) else {}
+            there.update(dict.fromkeys(found))
+            values = [found.get(name) for name in names]
+        lines.append((number, values))
+    if there and (missing := [name for name in names if name not in there]):
+        raise _no_column(path, missing[0], list(there))
+    for number, values in lines:
+        yield number, _cells(values, names)
+
+
+def _cells(values: Sequence[Any], names: Sequence[str]) -> list[str | None] | Fault:
+    """Return the values of a row as text, or the fault that one is neither text nor a number."""
+    for value, name in zip(values, names):
+        if value is not None and as_text(value) is None and not isinstance(value, float):
+            return Fault(
+                f"has neither text nor a number in {shown(name)}",
+                "Name a column with one text or number per row; for several labels, make one task per label.",
+            )
+    return [as_text(value) for value in values]
 
 
 def as_text(value: object) -> str | None:
@@ -295,10 +352,12 @@ def _read_parquet(path: Path, columns: Columns) -> Numbered:
         there = table.schema_arrow.names
         if missing := [name for name in names if name not in there]:
             raise _no_column(path, missing[0], there)
+        if twice := [name for name in names if there.count(name) > 1]:
+            raise _twice(path, twice[0])
         read = table.read(columns=names)
         values = [_values(read.column(name)) for name in names]
     for number, row in enumerate(zip(*values), start=1):
-        yield number, [as_text(value) for value in row]
+        yield number, _cells(row, names)
 
 
 def _values(column: Any) -> list[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.evaluation.scoring.metrics import TWO_LABELS
-from daybreak.evaluation.tasks.tables import TableRows, location, read_table, shown
+from daybreak.evaluation.tasks.tables import FORMATS, TableRows, location, read_table, shown
 
 SPLIT_SEED = 0
 DEV_FRACTION = 0.1
@@ -56,6 +56,8 @@ class Task:
     """The headline metric, one of the kind's metrics."""
     header: bool = True
     format: str = "tsv"
+    by_ending: bool = False
+    """Whether a file whose ending is a format has that format, and only other files have ``format``."""
     labels: tuple[tuple[str, str], ...] = ()
     """(value in the file, name) in the order of the class ids. Empty: the sorted values in the training file."""
 
@@ -69,6 +71,10 @@ class Task:
         """The labelled files by part."""
         found = {"train": self.train, "dev": self.dev, "test": self.test, "mismatched": self.mismatched}
         return {part: path for part, path in found.items() if path is not None}
+
+    def format_of(self, path: Path) -> str:
+        ending = path.suffix.lower().lstrip(".")
+        return ending if self.by_ending and ending in FORMATS else self.format
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,11 @@ class TaskRows:
 def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
     """Read the files of a task with a column of labels, which become class ids, or with ``numbers`` of numbers."""
     columns = (*task.text, task.label)
-    read = {path: read_table(path, columns, format=task.format, header=task.header) for path in task.files.values()}
+    texts = len(task.text)
+    read = {
+        path: read_table(path, columns, format=task.format_of(path), header=task.header, texts=texts)
+        for path in task.files.values()
+    }
     known, names = (None, ()) if numbers else _known_labels(task, read[task.train])
     return assembled(task, names, {path: labelled_rows(path, cells, known) for path, cells in read.items()})
 
@@ -177,17 +187,28 @@ def labelled_rows(
     known: Mapping[str, int] | None,
     remedy: str = "Correct the label, or add training rows that have it.",
 ) -> LabelledRows:
-    """Return the rows with the ids in ``known`` of their last cells, or with numbers if it is None."""
+    """Return the rows with the ids in ``known`` of their last cells, or with numbers if it is None.
+
+    If all known labels are numbers, a label may be written as another equal number: 1.0 for 1.
+    """
+    numbers = {_number(value): index for value, index in (known or {}).items()}
     targets = []
     for line, row in zip(cells.lines, cells.rows):
         label = row[-1].strip()
-        target = _number(label) if known is None else known.get(label)
+        number = _number(label)
+        target = number if known is None else known.get(label)
+        if target is None and number is not None and None not in numbers:
+            target = numbers.get(number)
         if target is None:
             fault = f"{location(path, line)} has the label {shown(label)}, which is "
             if known is None:
                 raise UserError(f"{fault}not a number.", 'Correct it, or set kind = "classification".')
             names = ", ".join(shown(value) for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
-            if any("." in value for value in known) and all(_number(value) is not None for value in (label, *known)):
+            if (
+                number is not None
+                and None not in numbers
+                and any(each % 1 for each in (number, *filter(None, numbers)))
+            ):
                 raise UserError(f"{fault}none of {names}.", 'Set kind = "regression" if the answer is a number.')
             raise UserError(f"{fault}none of {names}.{nearest(label, known)}", remedy)
         targets.append(target)

@@ -9,7 +9,7 @@ label   = "queue"
 header  = true                    # default; false needs column numbers
 kind    = "classification"        # default; or "regression", "tokens", "choice", "qa"
 metric  = "accuracy"              # default: the kind's own; any that the kind has
-format  = "csv"                   # tsv, csv, jsonl or parquet; default: the ending of the train file
+format  = "csv"                   # tsv, csv, jsonl or parquet; default: the ending of each file
 
 Multiple choice: each row has a context and its possible endings, and the label is the number of the right one.
 
@@ -70,18 +70,23 @@ def read_task_file(path: Path) -> Task:
     for key in REQUIRED:
         if key not in values:
             raise _unfit(path, f"lacks the key '{key}'.", f"Add it; {', '.join(REQUIRED)} are needed.")
+    text, choices = _text(path, values["text"], kind.name), _choices(path, values, kind.name)
+    label = _column(path, "label", values["label"], numbered=kind.name == "tokens")
+    if label in (*text, *choices):
+        raise _unfit(path, f"has label = {label!r}, which is also a column of text.", "Name another column.")
     return Task(
         name=_name(path, values),
         train=_file(path, values, "train"),
         dev=_file(path, values, "dev") if "dev" in values else None,
         test=_file(path, values, "test") if "test" in values else None,
-        text=_text(path, values["text"], kind.name),
-        choices=_choices(path, values, kind.name),
-        label=_column(path, "label", values["label"], numbered=kind.name == "tokens"),
+        text=text,
+        choices=choices,
+        label=label,
         kind=kind.name,
         metric=_one_of(path, values, "metric", kind.metrics, kind.headline),
         header=_flag(path, values, "header", True),
         format=format,
+        by_ending="format" not in values and kind.name not in KIND_FORMATS,
     )
 
 

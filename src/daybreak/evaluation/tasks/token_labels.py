@@ -195,7 +195,7 @@ def read_sentences(path: Path, word: int, tag: int) -> list[Sentence]:
 def _sentences(file: TextIO, path: Path, word: int, tag: int) -> Iterator[Sentence]:
     pairs: list[tuple[str, str]] = []
     for number, line in enumerate(itertools.chain(file, [""]), start=1):  # a blank line ends the last sentence
-        line = nfc(line.strip(BLANK))
+        line = nfc(line.strip(BLANK) and line.strip(" \r\n"))  # a tab at the start follows an empty column
         if line and not line.startswith(DOCUMENT):
             pairs.append(_word_and_tag(line, path, number, word, tag))
         elif pairs:
@@ -207,6 +207,11 @@ def _sentences(file: TextIO, path: Path, word: int, tag: int) -> Iterator[Senten
 def _word_and_tag(line: str, path: Path, number: int, word: int, tag: int) -> tuple[str, str]:
     columns = [cell.strip(BLANK) for cell in line.split("\t")] if "\t" in line else re.split(" +", line)
     lacking = [column for column in (word, tag) if column >= len(columns) or not columns[column]]
+    if line.startswith("# ") and "\t" not in line and (lacking or not TAG.fullmatch(columns[tag])):
+        raise UserError(
+            f"Line {number} of '{path}' is a comment, as files in the format of CoNLL-U have them.",
+            "Remove the lines that begin with '# '.",
+        )
     if lacking:
         raise UserError(
             f"Line {number} of '{path}' has nothing in column {lacking[0]}: its columns are 0 to {len(columns) - 1}.",
