@@ -74,14 +74,7 @@ def fit(training: Training, progress: Progress) -> Progress:
                     at = TraceRecord(step=progress.step, elapsed=tick.elapsed, progress=tick.progress)
                     training.journal.trace(at)
                 # Phase changes take effect only after the step succeeds; a retry repeats them.
-                before = keep_milestones(training, progress, tick)  # includes the moments that a new phase may clear
-                at_start = second_phase_starts(
-                    training.phase2, before.losses, tick.progress, plateau_loss, training.conditions
-                )
-                # Within the finish it would train no sequence.
-                second_starts = before.second_from is None and at_start and not training.finishing(tick.progress)
-                if second_starts:
-                    before = replace(before, second_from=tick.progress)
+                before, second_starts = begin_step(training, progress, tick, plateau_loss)
                 rate = learning_rate(training, before, tick.progress, peaks)
                 started = time.monotonic()
                 result = take_step(
@@ -137,7 +130,7 @@ def apply_decisions(training: Training, progress: Progress) -> tuple[Training, P
     if not current.compiled:
         training.model.compiled = None
     if current.step == progress.step and current.skip_to is not None:
-        # Skipped sequences are not read, so the first sequence of the run moves along.
+        # Shift `first` too, so that skipped sequences do not count as read.
         first = progress.first + current.skip_to - progress.position
         progress = replace(progress, position=current.skip_to, first=first)
     return training, progress
@@ -151,6 +144,19 @@ def read_clock(training: Training, progress: Progress, *, stopping: bool) -> Tic
     if training.watchdog:
         training.watchdog.beat(progress.step)
     return tick
+
+
+def begin_step(training: Training, progress: Progress, tick: Tick, plateau_loss: float) -> tuple[Progress, bool]:
+    """Return the progress before a step, with its milestones kept, and whether the second phase starts with it.
+
+    Args:
+        plateau_loss: see ``second_phase_starts``; 0 if the second phase starts at a fixed progress.
+    """
+    progress = keep_milestones(training, progress, tick)  # saved before a new phase clears the optimizer state
+    if progress.second_from is not None or training.finishing(tick.progress):  # a finish would train none of it
+        return progress, False
+    starts = second_phase_starts(training.phase2, progress.losses, tick.progress, plateau_loss, training.conditions)
+    return (replace(progress, second_from=tick.progress) if starts else progress), starts
 
 
 def keep_milestones(training: Training, progress: Progress, tick: Tick) -> Progress:
