@@ -354,7 +354,7 @@ def _train(
         seconds = budget.amount - training.decisions.reserve_seconds if budget.unit == "seconds" else None
         work = stack.enter_context(working("Training"))
         forecast = _forecast_monitor(job, training)
-        remark = forecast.remark if forecast else str
+        remark = forecast.remark if forecast else lambda: ""
         optional: list[Monitor] = [monitor for monitor in (forecast, remote) if monitor]
         plateau = training.plateau_loss
         live, warning = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(job.recipe))

@@ -29,7 +29,7 @@ class Monitor(Protocol):
 class Live(Monitor):
     """The progress line: stage, losses, speed, and the rest of the budget."""
 
-    def __init__(self, work: Work, seconds: float | None, plateau_loss: float, remark: Callable[[], str] = str):
+    def __init__(self, work: Work, seconds: float | None, plateau_loss: float, remark: Callable[[], str] = lambda: ""):
         self._work = work
         self._seconds = seconds
         self._plateau_loss = plateau_loss
