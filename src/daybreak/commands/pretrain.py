@@ -216,7 +216,7 @@ def _delete(job: PretrainingJob, world: World) -> None:
         return
     _refuse_unusable(job, world)
     job.run.delete([job.data, *source_folders(job.recipe)])
-    world.any(False)  # wait for all, so that none deletes what another one begins
+    world.barrier()  # so that none deletes what another one begins
 
 
 def _refuse_unusable(job: PretrainingJob, world: World) -> None:

@@ -149,7 +149,7 @@ def _rate(training: Training, start: Progress, microbatch: int) -> float:
     trial = replace(training, phases=with_microbatch(training.phases, microbatch))
     with contextlib.suppress(torch.OutOfMemoryError):
         seconds = min(_time_rows(trial, start, microbatch * training.world.size) for _ in range(TRIALS))
-        return training.world.agree(microbatch / seconds)[0]
+        return training.world.broadcast(microbatch / seconds)
     torch.cuda.empty_cache()
     return 0.0
 
