@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.formatting import count, listed, percent, score, signed, significant
@@ -41,6 +41,8 @@ NAMES_LISTED = 6
 """Most labels that a sentence lists."""
 SAME_UNIGRAM_LOSS = 1e-5
 """Nats by which the unigram losses of the same positions may differ, because devices round differently."""
+STYLES = ("alarm", "warning", "quiet")
+"""Styles of notices, the most urgent first."""
 BRAND = "Daybreak report"
 
 
@@ -164,29 +166,30 @@ def _task_sentence(compared: Sequence[TaskPair], effect: _Effect | None) -> str:
 
 def _warnings(runs: Sequence[RunRecords]) -> list[Block]:
     """Refused exports, damaged files, weak models, unfinished runs and missing records; each once for all its runs."""
-    found: dict[str, dict[tuple[str, str], list[str]]] = {"alarm": {}, "warning": {}, "quiet": {}}
+    found: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
-
-        def say(style: str, before: str, after: str, label: str = run.label) -> None:
-            found[style].setdefault((before, after), []).append(label)
-
-        parity = run.summary.parity if run.summary else None
-        if parity is not None and not parity.passed:
-            say("alarm", f"Export refused: {parity.failure or 'the parity check failed'} (", ")")
-        for fault in run.faults:
-            say("warning", "", f": {fault}")
-        if _ignores_other_segments(run):
-            words = "the model does not compare segments yet; expect results near chance on sentence pairs."
-            say("warning", "", f": {words}")
-        if run.going_on:
-            say("warning", "Pretraining of ", f" has not ended: {_state(run)}. The numbers below are preliminary.")
-        if run.missing:
-            say("quiet", "Not in the folder of ", f": {', '.join(run.missing)}.")
+        for notice in _notices(run):
+            found.setdefault(notice, []).append(run.label)
     return [
         note(f"{before}{listed(labels, NAMES_LISTED)}{after}", style)
-        for style, notes in found.items()
-        for (before, after), labels in notes.items()
+        for (style, before, after), labels in sorted(found.items(), key=lambda item: STYLES.index(item[0][0]))
     ]
+
+
+def _notices(run: RunRecords) -> Iterator[tuple[str, str, str]]:
+    """The style of each notice about a run, and its words before and after the names of the runs."""
+    parity = run.summary.parity if run.summary else None
+    if parity is not None and not parity.passed:
+        yield "alarm", f"Export refused: {parity.failure or 'the parity check failed'} (", ")"
+    for fault in run.faults:
+        yield "warning", "", f": {fault}"
+    if _ignores_other_segments(run):
+        words = "the model does not compare segments yet; expect results near chance on sentence pairs."
+        yield "warning", "", f": {words}"
+    if run.going_on:
+        yield "warning", "Pretraining of ", f" has not ended: {_state(run)}. The numbers below are preliminary."
+    if run.missing:
+        yield "quiet", "Not in the folder of ", f": {', '.join(run.missing)}."
 
 
 def _ignores_other_segments(run: RunRecords) -> bool:
