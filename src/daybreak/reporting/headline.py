@@ -321,43 +321,52 @@ def _incomparable(runs: Sequence[RunRecords]) -> str:
 def comparison(runs: Sequence[RunRecords]) -> Block:
     """A table with one row per run; the best loss and accuracy are marked."""
     ranked = [] if _incomparable(runs) else [run.ranked for run in runs if run.ranked is not None]
-    best = min((record.loss for record in ranked), default=None), max((each.accuracy for each in ranked), default=None)
+    best_loss = min((record.loss for record in ranked), default=None)
+    best_accuracy = max((record.accuracy for record in ranked), default=None)
     rows = []
     for number, run in enumerate(runs):
         if not run.pretrained_here:
             continue
-        summary, record = run.summary, run.validation
+        summary = run.summary
         steps = summary.steps if summary else max((step.step for step in run.steps[-1:]), default=0)
         recipe = [small(run.name)] if run.name != run.label else []
         rate = [small(f"{count(summary.tokens_per_second)} per second")] if summary else []
-        row: dict[str, Inline | None] = {
-            "Run": join(run_name(runs, number), *recipe),
-            "Parameters": count(summary.parameters) if summary else UNKNOWN,
-            "Steps": f"{steps:,}" if steps else UNKNOWN,
-            "Tokens": join(count(run.tokens), *rate) if run.tokens else UNKNOWN,
-            "Held-out loss": UNKNOWN,
-            "from unigram baseline": UNKNOWN,
-            "At the baseline": UNKNOWN,
-            "Accuracy": UNKNOWN,
-            "Next sentence": None,
-            "Time": join(duration(run.elapsed), small(f"of {_budget(run)}{'' if summary else ', not ended'}")),
-        }
-        if record is not None:
-            is_best = run.ranked and record.loss == best[0], run.ranked and record.accuracy == best[1]
-            row |= {
-                "Held-out loss": styled(f"{record.loss:.3f}", "best" if is_best[0] else "plain"),
-                "from unigram baseline": signed(record.loss - record.unigram_loss, 3),
-                "At the baseline": styled("yes", "poor") if record.on_plateau else "no",
-                "Accuracy": styled(percent(record.accuracy), "best" if is_best[1] else "plain"),
-                "Next sentence": None if record.next_accuracy is None else percent(record.next_accuracy),
+        rows.append(
+            {
+                "Run": join(run_name(runs, number), *recipe),
+                "Parameters": count(summary.parameters) if summary else UNKNOWN,
+                "Steps": f"{steps:,}" if steps else UNKNOWN,
+                "Tokens": join(count(run.tokens), *rate) if run.tokens else UNKNOWN,
+                **_validation_cells(run, best_loss, best_accuracy),
+                "Time": join(duration(run.elapsed), small(f"of {_budget(run)}{'' if summary else ', not ended'}")),
             }
-        rows.append(row)
+        )
     marked = "the lowest loss and the highest accuracy are marked" if ranked else "they are not comparable here"
     caption = (
         f"Losses in nats per token on held-out masked positions; {marked}. At the baseline: no better than predicting "
         "each token by its frequency."
     )
     return section("Comparison of runs", records_table(rows), caption=caption)
+
+
+def _validation_cells(
+    run: RunRecords, best_loss: float | None, best_accuracy: float | None
+) -> dict[str, Inline | None]:
+    record = run.validation
+    if record is None:
+        unknown = ("Held-out loss", "from unigram baseline", "At the baseline", "Accuracy")
+        return {**dict.fromkeys(unknown, UNKNOWN), "Next sentence": None}
+
+    def marked(text: str, is_best: bool) -> Inline:
+        return styled(text, "best" if run.ranked and is_best else "plain")
+
+    return {
+        "Held-out loss": marked(f"{record.loss:.3f}", record.loss == best_loss),
+        "from unigram baseline": signed(record.loss - record.unigram_loss, 3),
+        "At the baseline": styled("yes", "poor") if record.on_plateau else "no",
+        "Accuracy": marked(percent(record.accuracy), record.accuracy == best_accuracy),
+        "Next sentence": None if record.next_accuracy is None else percent(record.next_accuracy),
+    }
 
 
 def forgetting(runs: Sequence[RunRecords]) -> Block | None:
