@@ -28,7 +28,7 @@ from daybreak.training.objectives.finish import Finish
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import SecondPhase
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 
 STEPS = 40
 TOLERANCE = 1e-5

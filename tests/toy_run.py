@@ -29,8 +29,7 @@ from daybreak.training.monitoring.journal import Journal
 from daybreak.training.objectives.objective import Objective, decoded
 from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import Phase, SecondPhase
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Trapezoid
+from daybreak.training.schedule import Ramp, Trapezoid
 from daybreak.training.step import Training
 from daybreak.training.validation import Validation
 

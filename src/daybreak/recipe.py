@@ -34,8 +34,7 @@ from daybreak.training.objectives.objective import Objective
 from daybreak.training.optim import muon as _muon
 from daybreak.training.optim.optimizers import OptimizerConfig
 from daybreak.training.phases import SecondPhase
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Schedule
+from daybreak.training.schedule import Ramp, Schedule
 
 KINDS = (_byte_bpe, _tokenizer_import, _views, _bert, _crammed, _modern, _muon)
 """Modules whose components must be registered before a recipe is read from JSON."""

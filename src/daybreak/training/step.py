@@ -35,8 +35,7 @@ from daybreak.training.objectives.finish import Finish, WithEmbeddings, contrast
 from daybreak.training.objectives.objective import Objective
 from daybreak.training.phases import Phase, SecondPhase, schedule_progress
 from daybreak.training.prefetch import Prefetch
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Schedule
+from daybreak.training.schedule import Ramp, Schedule
 from daybreak.training.validation import Validation
 
 MARGIN_BEFORE_FINISH = 1e-6
