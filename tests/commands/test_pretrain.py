@@ -35,12 +35,12 @@ from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.pretraining.run_start import refuse_other_data
 from daybreak.recipe import load_recipe
-from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import (
     BLOCK_BYTES,
     Decisions,
     Environment,
+    MachineRecord,
     Manifest,
     Parity,
     StepRecord,

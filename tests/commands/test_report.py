@@ -35,10 +35,18 @@ from daybreak.reporting.compute import capacity, cost, flops_words, trained
 from daybreak.reporting.headline import loss_sentence
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import RunRecords, read_run
-from daybreak.schemas.changes import Change
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.records import RECORD_FILE
-from daybreak.schemas.run import ContextUse, FillMask, RankerScore, Retrieval, RetrievalExample, Summary, VisibleContext
+from daybreak.schemas.run import (
+    Change,
+    ContextUse,
+    FillMask,
+    RankerScore,
+    Retrieval,
+    RetrievalExample,
+    Summary,
+    VisibleContext,
+)
 from daybreak.schemas.tasks import Comparison, TaskResult
 
 MEGABYTE = 10**6

@@ -13,8 +13,7 @@ from warm_python import SERVERS
 from daybreak.core.formatting import score
 from daybreak.exporting.card import render_card
 from daybreak.reporting.runs import read_run
-from daybreak.schemas.changes import Change, MachineUse
-from daybreak.schemas.run import Forgetting
+from daybreak.schemas.run import Change, Forgetting, MachineUse
 from daybreak.schemas.tasks import Average
 
 CONFIG = {"architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert"}

@@ -19,8 +19,7 @@ from daybreak.reporting import training
 from daybreak.reporting.events import events
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.reporting.training import course
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions, StepRecord
+from daybreak.schemas.run import Change, Decisions, StepRecord
 
 START = 5.0
 """Seconds that a process takes to its first step."""

@@ -17,9 +17,8 @@ from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning.fingerprints import model_digest
-from daybreak.schemas.changes import Change
 from daybreak.schemas.records import Record, Verified
-from daybreak.schemas.run import Manifest, Summary
+from daybreak.schemas.run import Change, Manifest, Summary
 from daybreak.studies.record_writer import commit_of, describe, evidence, refuse_contradictions, refuse_unfit
 
 KEPT = {f"{name}.json" for name in "data decisions environment recipe summary results".split()}

@@ -17,8 +17,7 @@ from daybreak.core.world import World
 from daybreak.forecasting.law import why_not
 from daybreak.pretraining.setup import PretrainingJob, heldout_losses
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions, Environment
+from daybreak.schemas.run import Change, Decisions, Environment
 from daybreak.training import calibration
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import microbatch_cache, probe

@@ -25,8 +25,16 @@ from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import check_parity, verdict
 from daybreak.pretraining.setup import PretrainingJob, heldout_losses, sample_text
 from daybreak.recipe import smaller_than
-from daybreak.schemas.changes import MachineRecord, MachineUse
-from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Parity, Summary, ValidationRecord
+from daybreak.schemas.run import (
+    ContextUse,
+    Decisions,
+    Forgetting,
+    MachineRecord,
+    MachineUse,
+    Parity,
+    Summary,
+    ValidationRecord,
+)
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Tick

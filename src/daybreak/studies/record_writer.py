@@ -25,10 +25,9 @@ from daybreak.exporting.budget_files import bare
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe
 from daybreak.reporting.runs import KINDS, Line
-from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.records import NAMED_TEXTS, RULES, DataIdentity, Record, RecordedResult, Verified, tolerance
-from daybreak.schemas.run import Decisions, Environment, Manifest, Retrieval, Summary
+from daybreak.schemas.run import Change, Decisions, Environment, MachineRecord, Manifest, Retrieval, Summary
 from daybreak.schemas.studies import MachineLoad
 from daybreak.schemas.tasks import TaskResult
 from daybreak.training.clock import read_trace

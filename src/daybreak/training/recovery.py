@@ -12,8 +12,7 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.terminal import say
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions
+from daybreak.schemas.run import Change, Decisions
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Checkpoint, Progress
 from daybreak.training.hardware import microbatch_cache

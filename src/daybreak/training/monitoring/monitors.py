@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from daybreak.core.terminal import Work, duration, say
-from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import PLATEAU_MARGIN, StepRecord, ValidationRecord
+from daybreak.schemas.run import PLATEAU_MARGIN, MachineRecord, StepRecord, ValidationRecord
 
 
 class Monitor(Protocol):
