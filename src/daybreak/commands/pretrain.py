@@ -147,6 +147,7 @@ def pretrain(
         overwrite: delete ``out`` first, after the arguments are checked, but not at an automatic restart by torchrun.
         fill_memory: use the largest microbatch that fits into the memory instead of the fastest one.
         accept_tokenizer: train a recipe of a paper although the data have another tokenizer than it trains.
+        watching: trackers to report to, and the price of an hour.
         started: ``daybreak.core.process.uptime()`` at which the budget starts; now when None.
 
     Returns:

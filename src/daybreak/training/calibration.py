@@ -42,7 +42,7 @@ step, most of them for compilation."""
 MANY_EPOCHS = 4.0
 """Up to about this number of passes, repeated text is nearly as good as new text (arXiv 2305.16264)."""
 COURSE_PARTS = 1000
-"""Parts in which the course of a run is followed to count its passes over the text."""
+"""Number of intervals over which the expected epochs are integrated."""
 MIN_INTERIM_ROWS = 32
 """Fewest sequences of a useful interim validation."""
 

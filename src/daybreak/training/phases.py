@@ -13,8 +13,9 @@ BINS = 100
 """Number of bins of progress over which losses are averaged."""
 FLAT_BINS = 10
 FLAT_GAIN = 0.005
-"""The loss is flat if its mean over FLAT_BINS bins is less than this fraction below that of the bins before. Bins with
-another stage, mask rate or kind of sequences do not compare: the loss may rise at the change although the model learns.
+"""The loss is flat if its mean over FLAT_BINS bins is less than this fraction below that of the bins before. Only bins
+with the same stage, mask rate and kind of sequences are compared: the loss may rise at the change although the model
+learns.
 """
 
 

@@ -177,8 +177,7 @@ class BlockReader:
         return np.lib.stride_tricks.sliding_window_view(self._values, width)[starts]
 
     def _check_all(self, blocks: np.ndarray) -> None:
-        """Check several blocks at a time: the first batches of a run touch hundreds, and hashing frees the lock of
-        Python."""
+        """Check several blocks at a time: the first batches of a run touch hundreds, and hashing releases the GIL."""
         if len(blocks) < 2:
             for block in blocks.tolist():
                 self._check(block)

@@ -109,7 +109,7 @@ class ViewSampler(RowSampler):
         ends = np.ones((sequences, views, 1), bool)
         tokens = np.concatenate([tokens, np.full((sequences, views, 1), sep)], axis=2).reshape(sequences, -1)
         kept = np.concatenate([kept, ends], axis=2).reshape(sequences, -1)
-        # Kept tokens move to the front and repeat until the sequence is full.
+        # A stable argsort of booleans moves the kept tokens to the front; they repeat until the sequence is full.
         order = np.argsort(~kept, axis=1, kind="stable")
         place = np.arange(room) % kept.sum(axis=1, keepdims=True)
         filled: np.ndarray = np.take_along_axis(tokens, np.take_along_axis(order, place, axis=1), axis=1)

@@ -67,7 +67,7 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor", *, count_varie
     from torch import _dynamo
 
     keep_compiled()
-    # Torch warns on most home GPUs that they are too small for a tuning which nobody asks for.
+    # Silences "Not enough SMs to use max_autotune_gemm" on consumer GPUs; Daybreak does not autotune.
     logging.getLogger("torch._inductor.utils").setLevel(logging.ERROR)
     torch.compiler.reset()  # graphs of an earlier model in this process count against the limit
     _dynamo.config.recompile_limit = MAX_GRAPHS

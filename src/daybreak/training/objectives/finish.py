@@ -171,7 +171,7 @@ class Pooling(Encoder):
         super().__init__()
         self._model, self._only = model, only
         self.vocabulary, self.hidden_size = model.vocabulary, model.hidden_size
-        self.compiled, self.compiled_loss = model.compiled, model.compiled_loss  # the loss of the masked tokens asks
+        self.compiled, self.compiled_loss = model.compiled, model.compiled_loss  # read by ``decoded``
         self.embeddings: Tensor | None = None
         """[B, D] of the last forward pass; None before."""
 
