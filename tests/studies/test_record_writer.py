@@ -120,9 +120,9 @@ def seen_by_the_run(folder: RunFolder, elapsed: float, load: float) -> None:
 def test_a_busy_machine_voids_its_run(write_run: WriteRun) -> None:
     """Two cores and two threads, as the fake run has it."""
     folder = RunFolder(write_run())
-    assert describe(folder).void == "nobody watched the load"
+    assert describe(folder).void == "the machine load was not recorded"
     seen_by_the_run(folder, 30.0, 9.0)
-    assert describe(folder).void == "nobody watched the load"  # that load is of the minute before the run
+    assert describe(folder).void == "the machine load was not recorded"  # that load is of the minute before the run
     seen_by_the_run(folder, 60.0, 2.5)
     assert (describe(folder).load, describe(folder).void) == (2.5, "")
     seen_by_the_run(folder, 90.0, 2.6)

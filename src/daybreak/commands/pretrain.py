@@ -266,8 +266,8 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
     try:
         if world.any(run.decisions.exists()) and fresh:
             raise UserError(
-                f"The run '{run.path}' is on another host than the first process.",
-                "Copy the folder to the first host, or start that host first.",
+                f"The run folder '{run.path}' exists on another host, but not on the host of rank 0.",
+                "Copy the folder to the host of rank 0, or give the rank 0 to the host that has it.",
             )
         kept = read_json(run.decisions, Decisions) if world.is_first and not fresh else None
         decisions = world.broadcast(first_decisions(job.recipe, world) if fresh else kept)

@@ -140,7 +140,7 @@ class CrammedEncoder(EncoderConfig):
     def build(self, vocabulary: int) -> Crammed:
         check_heads(self.hidden_size, self.heads)
         if self.positions == "sinusoid" and self.hidden_size % 2:
-            raise UserError("A sinusoid needs an even --model.hidden-size.", "Correct the number.")
+            raise UserError("A sinusoid needs an even hidden size.", "Choose an even --model.hidden-size.")
         model = Crammed(self, vocabulary)
         initialise(model, self.init_std)
         return model

@@ -238,7 +238,7 @@ def _load(run: RunFolder, machine: Environment, used: Change) -> tuple[float | N
         seen = [record for _, record in _records(run.metrics) if isinstance(record, MachineRecord)]
         averages = [record.load for record in seen if record.elapsed >= SETTLED]
         if not averages:
-            return None, None, "nobody watched the load"
+            return None, None, "the machine load was not recorded"
         loads = [MachineLoad(before=averages[:1], most=max(averages), mean=sum(averages) / len(averages))]
     threads = used.threads * used.world_size
     voids = [why_void(load, cores=machine.cores, threads=threads) for load in loads]

@@ -275,7 +275,7 @@ def open_shards(data: Path) -> Shards:
     manifest: Manifest = read_json(data / "manifest.json", Manifest)
     if tokenizer_fingerprint(data / "tokenizer") != manifest.tokenizer:
         raise UserError(
-            f"The tokenizer in '{data}' is not the one that made its tokens.",
+            f"The tokenizer in '{data}' does not match the one that encoded its shards.",
             f"Delete '{data}' and prepare the data again.",
         )
     counts = BlockReader(data, manifest.unigram_counts, np.dtype("<u8"))
