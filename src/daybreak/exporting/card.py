@@ -152,7 +152,7 @@ def line(text: str) -> str:
 
 
 def _front_matter(config: dict[str, Any], results: Sequence[TaskResult], parent: str) -> str:
-    """The metadata of the hub. The licence is ``other``: the owner of the text has to choose it."""
+    """The metadata of the hub. The license is ``other``: the owner of the text has to choose it."""
     from huggingface_hub import ModelCardData
 
     tags = ["daybreak", "fill-mask", "encoder", str(config.get("model_type", ""))]

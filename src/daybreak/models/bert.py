@@ -100,7 +100,7 @@ class BertEncoder(EncoderConfig):
     def build(self, vocabulary: int) -> Bert:
         check_heads(self.hidden_size, self.heads)
         model = Bert(self, vocabulary)
-        initialise(model)
+        initialize(model)
         return model
 
     @property
@@ -202,7 +202,7 @@ class Bert(Trunk):
 
 
 @torch.no_grad()
-def initialise(model: Bert) -> None:
+def initialize(model: Bert) -> None:
     """Initialize as google-research/bert or transformers: normal, biases 0.
 
     The shape's other settings then change positions and attention weights, at constant variance.

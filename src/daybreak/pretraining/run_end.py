@@ -53,7 +53,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
     """Validate and export the model (inside the budget); then check parity, write examples, summary and card."""
     run, length = job.run, job.recipe.longest_read(second=progress.second_from is not None)
     final = _validate_and_export(job, training, progress, length)
-    summary = _summarise(job, training, progress, final, price)
+    summary = _summarize(job, training, progress, final, price)
     say(_headline(summary))
     if final.on_plateau:
         say(f"This model is not clearly better than the unigram baseline. {plateau_advice(smaller_than(job.recipe))}")
@@ -181,7 +181,7 @@ def _forgetting(job: PretrainingJob, training: Training, final: ValidationRecord
     )
 
 
-def _summarise(
+def _summarize(
     job: PretrainingJob, training: Training, progress: Progress, final: ValidationRecord, price: float | None
 ) -> Summary:
     used = training.time_by_category
