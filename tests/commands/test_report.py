@@ -303,7 +303,10 @@ def test_seeds_of_one_recipe_are_not_called_single_runs(write_run, tmp_path):
     other = write_run("other", recipe={"batch": 16})
     for runs, single in ((seeds, False), ([*seeds, other], True)):
         text = words(report(runs, tmp_path / "report.html").read_text())
-        assert "has the lowest held-out loss" in text and ("With one run per setting the spread" in text) == single
+        assert (
+            "has the lowest held-out loss" in text
+            and ("With one run per setting the standard deviation" in text) == single
+        )
 
 
 def test_a_refused_model_is_not_ranked(write_run, tmp_path):

@@ -119,7 +119,7 @@ class _Effect:
     things: str
     """What is counted, with its number: ``5 tasks``, or ``6 results`` if a task is there twice."""
     tested: bool
-    """Whether a paired comparison decides; otherwise the spread over seeds does, which claims less."""
+    """Whether a paired comparison decides; otherwise the standard deviation over seeds does, which claims less."""
 
 
 def _effect(pairs: Sequence[TaskPair], comparisons: Sequence[Comparison]) -> _Effect | None:
@@ -151,7 +151,7 @@ def _task_sentence(compared: Sequence[TaskPair], effect: _Effect | None) -> str:
             )
         return (
             f"Of {effect.things} with at least {CLAIM_SEEDS} seeds, pretraining raises the score on {effect.better} "
-            f"and lowers it on {effect.worse} by more than the spread over seeds."
+            f"and lowers it on {effect.worse} by more than the standard deviation over seeds."
         )
     only = compared[0]
     assert only.pretrained and only.untrained
@@ -224,9 +224,8 @@ def _tiles(run: RunRecords, pairs: Sequence[TaskPair], effect: _Effect | None) -
         gain = signed(100 * (pairs[0].gain or 0), 1)
         found.append((gain, "points from pretraining", f"{pairs[0].task}: {pairs[0].verdict}"))
     elif effect is not None:
-        harmed = (
-            f"{effect.worse} lower; by {'paired comparison' if effect.tested else 'more than the spread over seeds'}"
-        )
+        by = "paired comparison" if effect.tested else "more than the standard deviation over seeds"
+        harmed = f"{effect.worse} lower; by {by}"
         found.append((f"{effect.better} of {effect.things}", "higher with pretraining", harmed))
     if run.tokens:
         rate = f"{count(summary.tokens_per_second)} per second" if summary else "so far"
@@ -259,7 +258,8 @@ def _several(runs: Sequence[RunRecords]) -> Block:
         settings = Counter(_without_seed(run) for _, run in validated)
         if min(settings.values()) == 1:
             words += (
-                " With one run per setting the spread over seeds is unknown, so small differences may be due to chance."
+                " With one run per setting the standard deviation over seeds is unknown, so small differences may be "
+                "due to chance."
             )
     stuck = [
         f"{run.label} ({run.validation.loss:.2f} nats after {run.validation.step:,} steps)"

@@ -98,7 +98,7 @@ def tasks(runs: Sequence[RunRecords]) -> Block:
 
 
 def task_scores(runs: Sequence[RunRecords]) -> Figure:
-    """A band for each task with a lane for each result: seeds as dots, the mean as a bar, its spread as a whisker."""
+    """A band for each task with a lane for each result: seeds as dots, their mean as a bar, SD as a whisker."""
     bands: dict[tuple[str, str], list[tuple[_Row, TaskResult]]] = {}
     for row in _rows(runs):
         lanes = bands.setdefault((row.pair.protocol, row.pair.task), [])
@@ -330,7 +330,7 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Bloc
         same = [found for found in comparisons if (found.model_a, found.model_b) == (a, b)]
         caption = (
             f"B is {b}, A is {a}. The bar is the 95 % interval of B - A. A claim needs an interval that excludes zero, "
-            f"{CLAIM_SEEDS} seeds, and a difference larger than the spread over seeds."
+            f"{CLAIM_SEEDS} seeds, and a difference larger than the standard deviation over seeds."
         )
         blocks.append(figure(f"{b} against {a}", caption, _intervals(same), numbers=False))
         head = ("Task", "Verdict", "A", "B", "B - A", "B ahead in")
