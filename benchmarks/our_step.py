@@ -28,7 +28,7 @@ from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.prefetch import Prefetch
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation
 

@@ -6,7 +6,7 @@
 
 tune: the reference (reference.py: BertForMaskedLM of the recipe's shape under transformers' Trainer, its schedule
 fitted to the clock) at several learning rates without dropout, then the best one with dropout, with half and with twice
-the batch. The setting with the lowest held-out loss wins, selected on the evaluated positions, which favours the
+the batch. The setting with the lowest held-out loss wins, selected on the evaluated positions, which favors the
 reference. race: at each budget the winner (at other budgets than the tuned ones the best of --candidates settings),
 Daybreak with as many parameters, Daybreak with the shape of --free-recipe and --free-flags, and Cramming's recipe at
 the same shape, in turns, each in a process whose clock starts with it; --sides selects them. report: all finished runs
@@ -31,7 +31,7 @@ from typing import Any
 import measure
 import torch
 import toy
-from race_report import REFERENCE, render, summarise
+from race_report import REFERENCE, render, summarize
 
 from daybreak.core.files import read_json, write_json
 from daybreak.data.sequences.shards import open_shards
@@ -273,7 +273,7 @@ def main() -> None:
             for run in runs:
                 made(run, chosen, data, work)
         raced = [result for path in sorted(work.glob("race-*.json")) if (result := kept(path, chosen))]
-        found |= {"tuning": best, "race": raced, "summary": summarise(best, raced)}
+        found |= {"tuning": best, "race": raced, "summary": summarize(best, raced)}
         measure.finish(found, chosen.out)
         print(render(found["summary"]))
 

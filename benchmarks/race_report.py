@@ -43,7 +43,7 @@ def median_time(runs: Sequence[dict[str, Any]], loss: float) -> float | None:
     return None if None in times else statistics.median(times)  # type: ignore[type-var]
 
 
-def summarise(tuned: list[dict[str, Any]], raced: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(tuned: list[dict[str, Any]], raced: list[dict[str, Any]]) -> dict[str, Any]:
     """Summarize the valid runs of a race: the tuning and each budget.
 
     Raises:
@@ -179,11 +179,11 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.record:
         found = read_json(chosen.record)
-        print(render(summarise(found["tuning"], found["race"])))
+        print(render(summarize(found["tuning"], found["race"])))
         return
     if not chosen.short:
         sys.exit("Name a record that race.py wrote, or use --short.")
-    print(render(summarise([invented(REFERENCE, 1.0)], [invented(REFERENCE, 1.0), invented("ours", 3.0)])))
+    print(render(summarize([invented(REFERENCE, 1.0)], [invented(REFERENCE, 1.0), invented("ours", 3.0)])))
 
 
 def invented(side: str, speed: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.pretraining.planning import time_recipe
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training.phases import SecondPhase
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 
 ROWS = 8
 SHORT_LENGTH = 32

@@ -4,7 +4,7 @@
 
 Used by race.py together with judged.py. BertForMaskedLM of the recipe's shape (an ungated unit of 4 x hidden size) from
 random weights, the same prepared sequences and tokenizer, DataCollatorForLanguageModeling at 15 %, torch's fused AdamW
-with a decay of 0.01, clipping at 1. Every choice favours the reference:
+with a decay of 0.01, clipping at 1. Every choice favors the reference:
 
 - run_mlm's linear schedule with warm-up counts steps, which must be known in advance. Here it follows the clock: it
   starts with the first step and reaches 0 exactly at the end of the time.

@@ -36,14 +36,14 @@ def figure() -> Any:
     titles = [tables.GLUE[task] for task in PANELS]
     drawn = make_subplots(rows=1, cols=len(PANELS), subplot_titles=titles, horizontal_spacing=0.045)
     for column, task in enumerate(PANELS, 1):
-        for score, colour, name in (("mean", BLUE, "encoder"), ("combined", ORANGE, "averaged with the bag of words")):
+        for score, color, name in (("mean", BLUE, "encoder"), ("combined", ORANGE, "averaged with the bag of words")):
             found, look = scores(task, score), {"row": 1, "col": column}
             x = [minutes for minutes, values in found.items() for _ in values]
             y = [value for values in found.values() for value in values]
-            dots = {"color": colour, "size": 7, "opacity": 0.55}
+            dots = {"color": color, "size": 7, "opacity": 0.55}
             drawn.add_scatter(x=x, y=y, mode="markers", marker=dots, showlegend=False, **look)
             line = {"x": list(found), "y": [statistics.fmean(values) for values in found.values()]}
-            drawn.add_scatter(**line, mode="lines", line_color=colour, name=name, showlegend=column == 1, **look)
+            drawn.add_scatter(**line, mode="lines", line_color=color, name=name, showlegend=column == 1, **look)
         for value, dash, name in baselines(task):
             ends = {"x": [17, 370], "y": [value, value], "name": name, "showlegend": column == 1}
             drawn.add_scatter(**ends, mode="lines", line={"color": QUIET, "dash": dash}, row=1, col=column)

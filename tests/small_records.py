@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from daybreak.schemas.changes import DeviceUse, MachineRecord
-from daybreak.schemas.run import Parity, StepRecord, ValidationRecord
+from daybreak.schemas.run import DeviceUse, MachineRecord, Parity, StepRecord, ValidationRecord
 
 DEVICES = [
     DeviceUse(name="secret card", utilisation=0.9, memory=1, memory_total=2, temperature=60.0, watts=300.0),

@@ -332,8 +332,8 @@ def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--objective.causal-fraction 1.5", "causal-fraction must be in [0, 1)"),
-        ("--objective.causal-targets 0", "causal-targets in (0, 1]"),
+        ("--objective.causal-fraction 1.5", "causal-fraction is 1.5. Give a number in [0, 1)."),
+        ("--objective.causal-targets 0", "causal-targets is 0.0. Give a number in (0, 1]."),
         ("--objective.mask-rates 0.1 0.2 0.3 0.4 0.5", "one to four fractions"),
         ("--model.layers 0", "at least 1"),
         ("--model.pooling max", "cannot be 'max'"),

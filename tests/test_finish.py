@@ -84,7 +84,7 @@ def test_the_recipe_embed_adapts_a_model_that_is_there(family: str, finished: Pa
 
 def test_embed_without_a_model_is_refused(data: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     said = refused("pretrain", "embed", "--data", data, "--out", tmp_path / "run")
-    assert "adapts a trained model" in said and "--init" in said
+    assert "adapts a pretrained model" in said and "--init" in said
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,13 @@ from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.recipe import Recipe, load_recipe, resolved
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions
+from daybreak.schemas.run import Change, Decisions
 from daybreak.training.clock import read_trace
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import SecondPhase
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 
 STEPS = 40
 TOLERANCE = 1e-5

@@ -64,20 +64,20 @@ def test_time_to_a_loss_and_ratios() -> None:
     curve = [{"seconds": 0.0, "loss": 8.0}, {"seconds": 10.0, "loss": 6.0}, {"seconds": 20.0, "loss": 7.0}]
     assert report.time_to(curve, 7.0) == 5.0 and report.time_to(curve, 5.9) is None
     slow, fast = report.invented("reference", 1.0), report.invented("ours", 3.0)
-    (budget,) = report.summarise([slow], [slow, fast])["budgets"]
+    (budget,) = report.summarize([slow], [slow, fast])["budgets"]
     first, *_, last = budget["times"]
     assert first["what"] == "the reference's end" and first["ratios"]["ours"] == {"ratio": 3.0, "at_least": False}
     assert last["seconds"]["reference "] is None and last["ratios"]["ours"]["at_least"]
     shorter = {**report.invented("ours", 3.0), "seconds": 30.0, "curve": fast["curve"][:4]}
     another = {**shorter, "variant": "another", "curve": fast["curve"][:2]}
-    summary = report.summarise([slow], [slow, fast, shorter, another])
+    summary = report.summarize([slow], [slow, fast, shorter, another])
     assert [(line["side"], line["seconds"], line["at"]) for line in summary["reached"]["sides"]] == [
         ("ours", 30.0, 20.0), ("another", 30.0, None), ("ours", 60.0, 20.0)
     ]  # fmt: skip
     assert [line["ratio"] for line in summary["reached"]["sides"]] == [3.0, None, 3.0]
     assert "reached after" in report.render(summary)
     with pytest.raises(SystemExit):
-        report.summarise([slow], [{**fast, "positions": "others"}])
+        report.summarize([slow], [{**fast, "positions": "others"}])
 
 
 def test_the_reference_is_asked_what_it_would_answer_itself() -> None:

@@ -295,7 +295,7 @@ def test_an_unknown_name_gets_the_nearest(name: str, near: str) -> None:
         ({"budget": "soon"}, "'soon'"),
         ({"length": 4}, "sequence length of 4"),
         ({"batch": 0}, "--batch"),
-        ({"batch": (1 << 20) + 1}, "is too large"),
+        ({"batch": (1 << 20) + 1}, "--batch is 1048577. Give a number from 0 to 1,048,576."),
         ({"microbatch": -1}, "--microbatch"),
         ({"max_grad_norm": 0.0}, "--max-grad-norm"),
         ({"optimizer": AdamW(lr=-1.0)}, "--optimizer.lr"),

@@ -17,8 +17,7 @@ from daybreak.core.files import read_json, read_json_lines
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.world import World
 from daybreak.models.modern import ModernEncoder
-from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import Decisions, StepRecord, ValidationRecord
+from daybreak.schemas.run import Decisions, MachineRecord, StepRecord, ValidationRecord
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import BudgetClock, ReplayClock, read_trace
@@ -29,8 +28,7 @@ from daybreak.training.monitoring.journal import Journal
 from daybreak.training.objectives.objective import Objective, decoded
 from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import Phase, SecondPhase
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Trapezoid
+from daybreak.training.schedule import Ramp, Trapezoid
 from daybreak.training.step import Training
 from daybreak.training.validation import Validation
 

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     widen_narrow_terminal()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        # As standard error: a file name or text that the encoding of the terminal lacks ends no command.
+        # Like stderr, print characters that the terminal cannot encode as escapes, not as a UnicodeEncodeError.
         sys.stdout.reconfigure(errors="backslashreplace")
     code = run_command(list(sys.argv[1:] if arguments is None else arguments))
     if os.environ.get("WORLD_SIZE", "1") != "1":

@@ -12,7 +12,7 @@ from typing import Any
 
 from daybreak.core.budget import Budget
 from daybreak.core.encoder import EncoderConfig
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, check_option
 from daybreak.core.recipe_file import read_recipe_file, without_extras
 from daybreak.core.serialization import Component, UnknownKind, fingerprint, flat, from_dict, nearest, to_dict
 from daybreak.core.user_code import import_file, read_code
@@ -34,8 +34,7 @@ from daybreak.training.objectives.objective import Objective
 from daybreak.training.optim import muon as _muon
 from daybreak.training.optim.optimizers import OptimizerConfig
 from daybreak.training.phases import SecondPhase
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Schedule
+from daybreak.training.schedule import Ramp, Schedule
 
 KINDS = (_byte_bpe, _tokenizer_import, _views, _bert, _crammed, _modern, _muon)
 """Modules whose components must be registered before a recipe is read from JSON."""
@@ -140,10 +139,10 @@ class Recipe:
         Budget.parse(self.budget)
         if self.length < 8:
             raise UserError(f"A sequence length of {self.length} is too short.", "Choose --length of at least 8.")
-        if min(self.batch, self.microbatch, self.devices.batch) < 0 or not (self.batch or self.devices.batch):
-            raise UserError("--batch must be at least 1 and --microbatch not negative.", "Correct the number.")
-        if max(self.batch, self.microbatch, self.devices.batch) > MOST_BATCH:
-            raise UserError(f"A batch above {MOST_BATCH:,} sequences is too large.", "Correct the number.")
+        batches = {"--batch": self.batch, "--microbatch": self.microbatch, "--devices.batch": self.devices.batch}
+        for name, value in batches.items():
+            check_option(name, value, 0 <= value <= MOST_BATCH, f"from 0 to {MOST_BATCH:,}")
+        check_option("--batch", self.batch, bool(self.batch or self.devices.batch), "of at least 1")
         if self.batch and self.devices.batch:
             raise UserError(
                 f"--batch {self.batch} and --devices.batch {self.devices.batch} name the batch twice.",
@@ -154,8 +153,8 @@ class Recipe:
             raise UserError(f"--precision cannot be '{self.precision}'.", f"Use {', '.join(calibration.PRECISIONS)}.")
         if self.compile not in COMPILE:
             raise UserError(f"--compile cannot be '{self.compile}'.", f"Use {', '.join(COMPILE)}.")
-        if not (self.max_grad_norm > 0 and self.optimizer.lr > 0):
-            raise UserError("--max-grad-norm and --optimizer.lr must be positive.", "Correct the number.")
+        check_option("--max-grad-norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0")
+        check_option("--optimizer.lr", self.optimizer.lr, self.optimizer.lr > 0, "above 0")
         if abs(self.seed) > MOST_SEED:
             raise UserError(f"--seed {self.seed} is too large.", f"Choose one up to {MOST_SEED:,}.")
         if self.devices.rate_rule not in RATE_RULES:
@@ -180,7 +179,7 @@ class Recipe:
         """Raise UserError if the whole run is an embedding finish and there is no model to start from."""
         if self.finish.start == 0 and not (self.origin.init or self.origin.branch):
             raise UserError(
-                f"'{self.name}' adapts a trained model and names none.",
+                f"'{self.name}' adapts a pretrained model, but no model is given.",
                 "Name a model with --init, or start the finish later with --finish.start 0.9.",
             )
 

@@ -201,7 +201,7 @@ def test_other_text_is_another_table(name: str, board: Callable[..., str]) -> No
         ({"verified": Verified(first=0, last=40, gradient_norms=1, weights=[]), "steps": 40}, ""),
         ({"rules": RULES + 1}, f"recorded under rules {RULES + 1}"),
         ({"parent": "google/bert"}, "it starts from `google/bert`"),
-        ({"void": "nobody watched the load"}, "void: nobody watched the load"),
+        ({"void": "the machine load was not recorded"}, "void: the machine load was not recorded"),
     ],
 )
 def test_who_stays_out_gets_a_reason(values: dict[str, Any], words: str, board: Callable[..., str]) -> None:

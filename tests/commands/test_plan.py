@@ -25,7 +25,7 @@ from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Law, Plan, TaskLine, TaskTable
 from daybreak.training.checkpoint import Progress
 from daybreak.training.monitoring.disk import gigabytes, most_bytes
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 from daybreak.training.step import Training
 
 

@@ -35,12 +35,12 @@ from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.pretraining.run_start import refuse_other_data
 from daybreak.recipe import load_recipe
-from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import (
     BLOCK_BYTES,
     Decisions,
     Environment,
+    MachineRecord,
     Manifest,
     Parity,
     StepRecord,
@@ -460,5 +460,5 @@ def test_damaged_data_is_refused_by_the_name_of_the_file(
     shutil.copytree(data, copy)
     path = copy / "tokenizer" / "tokenizer.json"
     path.write_text(path.read_text().replace("teacher", "teachar"))
-    assert "is not the one that made its tokens" in refused(*plain, "--data", copy)
+    assert "does not match the one that encoded its shards" in refused(*plain, "--data", copy)
     assert not (tmp_path / "run").exists()

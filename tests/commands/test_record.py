@@ -73,7 +73,7 @@ def test_a_run_is_recorded_with_its_evidence_and_nothing_else(run: Path, data: P
     assert found.verified is not None and found.verified.loss == found.loss
     assert (found.verified.first, found.verified.last) == (16, 40)
     assert found.verified.weights[-1] == "the exported model"
-    assert found.void == "nobody watched the load"
+    assert found.void == "the machine load was not recorded"
     assert found.data.train and found.data.heldout
     assert found.data.tokenizer == read_json(data / "manifest.json")["tokenizer"]
     assert of_its_files(folder)

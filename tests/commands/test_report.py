@@ -35,10 +35,18 @@ from daybreak.reporting.compute import capacity, cost, flops_words, trained
 from daybreak.reporting.headline import loss_sentence
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import RunRecords, read_run
-from daybreak.schemas.changes import Change
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.records import RECORD_FILE
-from daybreak.schemas.run import ContextUse, FillMask, RankerScore, Retrieval, RetrievalExample, Summary, VisibleContext
+from daybreak.schemas.run import (
+    Change,
+    ContextUse,
+    FillMask,
+    RankerScore,
+    Retrieval,
+    RetrievalExample,
+    Summary,
+    VisibleContext,
+)
 from daybreak.schemas.tasks import Comparison, TaskResult
 
 MEGABYTE = 10**6
@@ -295,7 +303,10 @@ def test_seeds_of_one_recipe_are_not_called_single_runs(write_run, tmp_path):
     other = write_run("other", recipe={"batch": 16})
     for runs, single in ((seeds, False), ([*seeds, other], True)):
         text = words(report(runs, tmp_path / "report.html").read_text())
-        assert "has the lowest held-out loss" in text and ("With one run per setting the spread" in text) == single
+        assert (
+            "has the lowest held-out loss" in text
+            and ("With one run per setting the standard deviation" in text) == single
+        )
 
 
 def test_a_refused_model_is_not_ranked(write_run, tmp_path):

@@ -322,7 +322,7 @@ def test_a_folder_that_is_refused_is_so_before_the_text_is_prepared(
         (["--tasks", "no_column.toml"], "has no column 'queues'"),
         (["--tasks", "rte", "--task-dir", "GLUE", "--protocol", "transfer"], "Add mnli to --tasks"),
         (["--tasks", str(EXAMPLES / "own_task.toml"), "--seeds", "0"], "0 seeds are too few"),
-        (["--max-grad-norm", "0"], "--max-grad-norm and --optimizer.lr must be positive"),
+        (["--max-grad-norm", "0"], "--max-grad-norm is 0"),
         (["--track", "wand"], "There is no tracker 'wand'"),
         (["--price", "-1"], "is not a price"),
         (["--budget", "19steps"], "too short for 20 steps"),

@@ -16,7 +16,7 @@ from daybreak.core.files import read_json, write_json
 from daybreak.core.locks import alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
-from daybreak.schemas.changes import Change, DeviceUse, MachineRecord
+from daybreak.schemas.run import Change, DeviceUse, MachineRecord
 
 
 def lines(text: str) -> dict[str, str]:

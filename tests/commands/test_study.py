@@ -55,11 +55,11 @@ from daybreak.training.phases import SecondPhase
         (("tiny", "b='tiny"), "Correct its quotes."),
         (
             ("tiny", "b=tiny --max-grad-norm -1"),
-            "The variant 'b': --max-grad-norm and --optimizer.lr must be positive.",
+            "The variant 'b': --max-grad-norm is -1.0. Give a number above 0.",
         ),
         (("tiny", "b=tiny --length 64"), "their losses are not comparable. Give all the same --length."),
         (("tiny", "b=mini --model.heads 7"), "The variant 'b': A hidden_size of 256 cannot be split into 7 heads"),
-        (("tiny", "b=embed"), "adapts a trained model and names none."),
+        (("tiny", "b=embed"), "adapts a pretrained model, but no model is given."),
         (("tiny", "b=crammed --size tiny --rows.order stops"), "is not a sequence order"),
         (("tiny", "b=tiny --batch 8", "--budget", "often"), "'often' is not a budget"),
         (("tiny", "b=tiny --batch 8", "--budget", "5steps"), "too short for 20 steps"),

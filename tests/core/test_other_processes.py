@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.schemas.changes import DeviceUse, MachineRecord, MachineUse
+from daybreak.schemas.run import DeviceUse, MachineRecord, MachineUse
 
 
 def record(elapsed: float, kilowatt_hours: float | None = None, devices: tuple[DeviceUse, ...] = ()) -> MachineRecord:

@@ -79,7 +79,7 @@ LINE = "The model is not clearly better than the unigram baseline yet; more time
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What a terminal of 40 columns gets, without colours."""
+    """What a terminal of 40 columns gets, without colors."""
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, soft_wrap=True, width=40, color_system=None)
     monkeypatch.setattr(terminal, "console", console)
@@ -103,7 +103,7 @@ def test_a_log_has_one_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.hanging("head  ", LINE) == f"head  {LINE}"
 
 
-def test_a_pipe_is_no_terminal_where_a_notebook_forces_colours(
+def test_a_pipe_is_no_terminal_where_a_notebook_forces_colors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -32,7 +32,8 @@ TENSORS = {
 def agreed(world: World) -> None:
     """Every kind of message once, judged by every rank."""
     rank = world.rank
-    assert world.agree(0.1 + rank, 2.0 * rank) == (0.1, 0.0)
+    assert world.broadcast(0.1 + rank) == 0.1
+    world.barrier()
     assert world.broadcast({"text": f"of {rank}"}) == {"text": "of 0"}
     assert world.any(rank == 1) and world.any(rank == 0) and not world.any(False)
     assert world.sum(0.1 * (rank + 1)) == pytest.approx(0.3, abs=1e-15)
@@ -56,7 +57,7 @@ def lost(world: World, number: int) -> None:
     started = time.monotonic()
     try:
         for _ in range(3):
-            world.agree(1.0)
+            world.barrier()
     except PeerLost as received:
         try:
             world.any(True)
@@ -87,7 +88,7 @@ def test_one_process_agrees_with_itself() -> None:
     assert world == World(rank=0, size=1) and world.is_first
     vector = torch.tensor([1.0, 2.0])
     assert world.add(vector) is vector and world.sum(0.1) == 0.1
-    assert world.agree(0.1, 2.0) == (0.1, 2.0) and world.broadcast("so") == "so"
+    assert world.broadcast(0.1) == 0.1 and world.broadcast("so") == "so"
     assert world.any(True) and not world.any(False)
     assert same(world.broadcast_tensors(TENSORS), TENSORS)
     worlds.stop(world)

@@ -13,8 +13,7 @@ from warm_python import SERVERS
 from daybreak.core.formatting import score
 from daybreak.exporting.card import render_card
 from daybreak.reporting.runs import read_run
-from daybreak.schemas.changes import Change, MachineUse
-from daybreak.schemas.run import Forgetting
+from daybreak.schemas.run import Change, Forgetting, MachineUse
 from daybreak.schemas.tasks import Average
 
 CONFIG = {"architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert"}
@@ -72,7 +71,7 @@ def test_the_numbers_stand_on_it(run):
         "| `optimizer.lr` | 0.002 |",
         "AutoModelForMaskedLM.from_pretrained",
         "Protocol `quick`",
-        "more than the spread over seeds",
+        "more than the standard deviation over seeds",
     ):
         assert said in text
     pretrained = run.results[0]
@@ -260,7 +259,7 @@ def test_the_limits_are_those_of_the_records(run):
     often = dataclasses.replace(run.summary, epochs=12.0, parent="owner/encoder")
     text = card(run, results=alone, summary=often).split("## Limitations")[1]
     assert "On which-package (quick) it is worse than the same network without pretraining." in text
-    assert "On cola (quick) pretraining made no difference beyond the spread over seeds." in text
+    assert "On cola (quick) pretraining made no difference beyond the standard deviation over seeds." in text
     assert "On topics (quick) there is no result of the same network without pretraining." in text
     assert "On which-package (quick) it or the network without pretraining has fewer than 3 seeds, too few" in text
     control = [run.results[0], dataclasses.replace(run.results[1], seeds=[0])]

@@ -30,8 +30,7 @@ from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import Adam, AdamW, BertAdam, OptimizerConfig
 from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.prefetch import Prefetch
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Trapezoid
+from daybreak.training.schedule import Ramp, Trapezoid
 from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation
 

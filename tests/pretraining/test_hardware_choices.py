@@ -34,8 +34,8 @@ from daybreak.training.objectives.finish import Finish, Pooling
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import SecondPhase
-from daybreak.training.ramp import Ramp
 from daybreak.training.recovery import current_change, with_change
+from daybreak.training.schedule import Ramp
 from daybreak.training.step import Training, take_step
 
 SMALL = ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=32)

@@ -19,8 +19,7 @@ from daybreak.reporting import training
 from daybreak.reporting.events import events
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.reporting.training import course
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions, StepRecord
+from daybreak.schemas.run import Change, Decisions, StepRecord
 
 START = 5.0
 """Seconds that a process takes to its first step."""
@@ -160,7 +159,7 @@ def test_each_event_is_a_row_and_a_line_in_the_loss_figure(write_run):
     assert f"{len(cut)} metric lines" in text
     for against in ("time", "tokens"):
         drawn = training.losses([run], against)["layout"]["shapes"]
-        marks = [shape for shape in drawn if shape["line"]["color"] in training.EVENT_COLOURS.values()]
+        marks = [shape for shape in drawn if shape["line"]["color"] in training.EVENT_COLORS.values()]
         assert sum(shape["line"]["dash"] == "solid" for shape in marks) == 3
     drawn = training.losses([run], "time")["layout"]["shapes"]
     assert step.elapsed in [shape.get("x0") for shape in drawn]

@@ -30,7 +30,7 @@ def three(write_run):
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_plotly_knows_every_property(three, number, write_probes):
-    """All charts of a page; the theme colours are replaced as the page's script does."""
+    """All charts of a page; the theme colors are replaced as the page's script does."""
     for run in three[:number]:
         write_probes(run.path)
     shape = {"kind": "ModernEncoder", "layers": 2, "hidden_size": 128, "heads": 2, "intermediate_size": 256}
@@ -79,11 +79,11 @@ def test_the_plateau_and_the_change_of_stage_are_marked(three):
     assert [note["text"] for note in layout["annotations"]] == ["unigram baseline 6.28", "masked stage"]
 
 
-def test_one_run_is_one_colour_everywhere(three):
+def test_one_run_is_one_color_everywhere(three):
     for maker in (lambda runs: training.losses(runs, "time"), training.accuracy):
         for trace in maker(three)["data"]:
-            assert trace["line"]["color"] == charts.colour(trace["meta"])
-    assert len({charts.colour(number) for number in range(13)}) == 13
+            assert trace["line"]["color"] == charts.color(trace["meta"])
+    assert len({charts.color(number) for number in range(13)}) == 13
 
 
 def test_a_crowd_keeps_the_held_out_losses_in_front(three):

@@ -25,7 +25,7 @@ from daybreak.reporting.machine import (
     machine_words,
 )
 from daybreak.reporting.runs import RunRecords, read_run
-from daybreak.schemas.changes import DeviceUse, MachineRecord, MachineUse
+from daybreak.schemas.run import DeviceUse, MachineRecord, MachineUse
 
 GIB = 1 << 30
 

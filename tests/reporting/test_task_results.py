@@ -187,7 +187,7 @@ def test_a_control_on_other_rows_stands_in_a_row_of_its_own(write_results, tmp_p
     write_json(RunFolder(run).results, [untrained, pretrained | {"baseline": 0.4}])
     text = words(report([run], tmp_path / "report.html").read_text())
     assert "2,000 training rows, 400 evaluation" in text and "2,000 training rows, 300 evaluation" in text
-    assert "more than the spread over seeds" not in text and not capsys.readouterr().out
+    assert "more than the standard deviation over seeds" not in text and not capsys.readouterr().out
     lines = task_scores([read_folder(run)])["layout"]["shapes"]
     assert [line["x0"] for line in lines] == [50.0, 40.0], "both constant answers"
 
@@ -270,7 +270,7 @@ def test_only_an_interval_without_zero_decides_and_from_three_seeds_on(low, high
 
 
 def test_a_difference_within_the_spread_makes_no_claim():
-    ahead = "is ahead by no more than the spread, no claim"
+    ahead = "is ahead by no more than the standard deviation, no claim"
     assert verdict(spread=0.06).verdict == f"B {ahead}"
     assert verdict(low=-0.09, high=-0.01, a=0.6, b=0.55, spread=0.06).verdict == f"A {ahead}"
     few = verdict(spread=0.06, seeds=[0, 1])

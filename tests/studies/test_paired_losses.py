@@ -39,7 +39,12 @@ def test_the_interval_is_that_of_scipys_paired_t_test(losses: list[tuple[float, 
         ([-0.5, -0.51, -0.52], None, "seconds", "B is better"),
         ([0.5, 0.51, 0.52], None, "seconds", "A is better"),
         ([-0.5, -0.51, -0.52], None, "steps", "B is ahead at equal steps, which does not give equal time: no claim"),
-        ([-0.5, -0.51, -0.52], [4.0, 5.0, 6.0], "seconds", "B is ahead by no more than the spread, no claim"),
+        (
+            [-0.5, -0.51, -0.52],
+            [4.0, 5.0, 6.0],
+            "seconds",
+            "B is ahead by no more than the standard deviation, no claim",
+        ),
         ([-0.5, 0.51, -0.2], None, "seconds", "no difference shown"),
         ([-0.5, -0.5001], None, "seconds", "B is ahead, no claim from fewer than 3 seeds"),
         ([-0.5, -0.9], None, "seconds", "no difference shown"),  # with two seeds the factor is 12.7

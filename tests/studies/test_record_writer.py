@@ -17,9 +17,8 @@ from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning.fingerprints import model_digest
-from daybreak.schemas.changes import Change
 from daybreak.schemas.records import Record, Verified
-from daybreak.schemas.run import Manifest, Summary
+from daybreak.schemas.run import Change, Manifest, Summary
 from daybreak.studies.record_writer import commit_of, describe, evidence, refuse_contradictions, refuse_unfit
 
 KEPT = {f"{name}.json" for name in "data decisions environment recipe summary results".split()}
@@ -121,9 +120,9 @@ def seen_by_the_run(folder: RunFolder, elapsed: float, load: float) -> None:
 def test_a_busy_machine_voids_its_run(write_run: WriteRun) -> None:
     """Two cores and two threads, as the fake run has it."""
     folder = RunFolder(write_run())
-    assert describe(folder).void == "nobody watched the load"
+    assert describe(folder).void == "the machine load was not recorded"
     seen_by_the_run(folder, 30.0, 9.0)
-    assert describe(folder).void == "nobody watched the load"  # that load is of the minute before the run
+    assert describe(folder).void == "the machine load was not recorded"  # that load is of the minute before the run
     seen_by_the_run(folder, 60.0, 2.5)
     assert (describe(folder).load, describe(folder).void) == (2.5, "")
     seen_by_the_run(folder, 90.0, 2.6)

@@ -20,7 +20,7 @@ from daybreak.training.objectives.finish import Finish
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW, BertAdam, OptimizerConfig
 from daybreak.training.phases import Phase, SecondPhase, with_microbatch
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 from daybreak.training.step import Training
 
 LENGTHS = (32, 64)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from toy_run import decisions
 
 from daybreak.core.serialization import from_dict, to_dict
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions
+from daybreak.schemas.run import Change, Decisions
 from daybreak.training.recovery import current_change, with_change, without_changes_after
 
 STEPS = 30

@@ -114,10 +114,10 @@ def test_one_stall_in_a_validation_does_not_move_the_end_of_the_run(tmp_path: Pa
     made = training(tmp_path)
     made.validation.row_seconds = 0.01
     timer = loop.CheckpointTimer(made.validation.row_seconds)
-    timer.saves.append(0.1)
+    timer.save_seconds.add(0.1)
     reserves = []
     for seconds in (1.0, 0.02, 0.02):
-        timer.rows.append(seconds)
+        timer.row_seconds.add(seconds)
         loop.keep_back(made, timer)
         reserves.append(made.clock.reserve)
     usual = [reserve_for(validation=row * made.validation.rows, save=0.1, step=0.0) for row in (0.01, 0.02, 0.02)]
@@ -127,7 +127,7 @@ def test_one_stall_in_a_validation_does_not_move_the_end_of_the_run(tmp_path: Pa
 def test_the_reserve_follows_the_steps_of_the_second_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take several times as long as those of before, and the last one must not overrun the budget."""
     seen: list[list[float]] = []
-    monkeypatch.setattr(loop, "keep_back", lambda _, timer: seen.append(list(timer.steps)))
+    monkeypatch.setattr(loop, "keep_back", lambda _, timer: seen.append(list(timer.step_seconds.values)))
     made = training(tmp_path, phase2=SecondPhase(start=0.5, length=12))
     journaled(replace(made, phases=made.phases * 2))
     assert [len(steps) for steps in seen] == [1]
@@ -137,11 +137,11 @@ def test_the_best_checkpoints_of_a_run_take_little_of_its_time(monkeypatch: pyte
     """A run of six minutes on a GPU has a new best every 25 seconds, and needs 1.2 to write it."""
     monkeypatch.setattr(loop, "CHECKPOINT_FRACTION", 0.005)
     timer, kept = loop.CheckpointTimer(), []
-    timer.saves.append(1.2)
+    timer.save_seconds.add(1.2)
     for mark in range(1, 60):
         if timer.may_keep_best(25.0 * mark):
             timer.best_kept_at = 25.0 * mark
             kept.append(25 * mark)
     assert kept == [250, 500, 750, 1000, 1250] and 1.2 * len(kept) <= loop.CHECKPOINT_FRACTION * 1475
-    timer.saves.append(0.01)
+    timer.save_seconds.add(0.01)
     assert timer.may_keep_best(1253.0) and not timer.may_keep_best(1251.0)

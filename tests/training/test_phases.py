@@ -23,8 +23,7 @@ from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import LossHistory, SecondPhase, schedule_progress, second_phase_starts
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Trapezoid
+from daybreak.training.schedule import Ramp, Trapezoid
 
 
 def same(progress: float) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import Phase, SecondPhase
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import BudgetTriangle, Cosine, Trapezoid, WarmupLinear
+from daybreak.training.schedule import BudgetTriangle, Cosine, Ramp, Trapezoid, WarmupLinear
 
 SCHEDULE = Trapezoid(warmup=0.25, decay=0.5)
 OBJECTIVE = CausalThenMasked(causal_fraction=0.25, causal_targets=0.5, mask_rates=(0.4, 0.2))

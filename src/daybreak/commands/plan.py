@@ -64,6 +64,9 @@ def plan(
 
     The keywords are the options of ``daybreak plan``; ``recipes`` are the candidates, or what ``load_recipe`` reads
     them from.
+
+    Raises:
+        UserError: ``budget`` is not a time, ``out`` cannot be written, or no candidate can be chosen.
     """
     from daybreak.pretraining.planning import PLANNED, best_candidate, candidates, size_for, spec_of_text
     from daybreak.recipe import FAMILY, Recipe, load_recipe

@@ -147,6 +147,7 @@ def pretrain(
         overwrite: delete ``out`` first, after the arguments are checked, but not at an automatic restart by torchrun.
         fill_memory: use the largest microbatch that fits into the memory instead of the fastest one.
         accept_tokenizer: train a recipe of a paper although the data have another tokenizer than it trains.
+        watching: trackers to report to, and the price of an hour.
         started: ``daybreak.core.process.uptime()`` at which the budget starts; now when None.
 
     Returns:
@@ -216,7 +217,7 @@ def _delete(job: PretrainingJob, world: World) -> None:
         return
     _refuse_unusable(job, world)
     job.run.delete([job.data, *source_folders(job.recipe)])
-    world.any(False)  # wait for all, so that none deletes what another one begins
+    world.barrier()  # so that none deletes what another one begins
 
 
 def _refuse_unusable(job: PretrainingJob, world: World) -> None:
@@ -265,8 +266,8 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
     try:
         if world.any(run.decisions.exists()) and fresh:
             raise UserError(
-                f"The run '{run.path}' is on another host than the first process.",
-                "Copy the folder to the first host, or start that host first.",
+                f"The run folder '{run.path}' exists on another host, but not on the host of rank 0.",
+                "Copy the folder to the host of rank 0, or give the rank 0 to the host that has it.",
             )
         kept = read_json(run.decisions, Decisions) if world.is_first and not fresh else None
         decisions = world.broadcast(first_decisions(job.recipe, world) if fresh else kept)
@@ -354,7 +355,7 @@ def _train(
         seconds = budget.amount - training.decisions.reserve_seconds if budget.unit == "seconds" else None
         work = stack.enter_context(working("Training"))
         forecast = _forecast_monitor(job, training)
-        remark = forecast.remark if forecast else str
+        remark = forecast.remark if forecast else lambda: ""
         optional: list[Monitor] = [monitor for monitor in (forecast, remote) if monitor]
         plateau = training.plateau_loss
         live, warning = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(job.recipe))

@@ -72,6 +72,9 @@ def probe(
     are masked and predicted, and passages are searched. The input is checked before the first measurement.
 
     The keywords are the options of ``daybreak probe``.
+
+    Raises:
+        UserError: an argument cannot be used, or there is neither a task nor held-out text.
     """
     from daybreak.evaluation.model_source import find_model, find_tasks
     from daybreak.evaluation.probes.frozen import load_encoder, load_masked_model

@@ -82,6 +82,9 @@ def report(
         form, text: the options ``--format`` and ``--text`` of ``daybreak report``.
         study: the study that the runs are cells of; its comparisons, which pair pretraining seeds, replace the
             comparisons of runs.
+
+    Raises:
+        UserError: a folder contains neither a run nor results nor prepared data, or ``out`` cannot be written.
     """
     folders, out = list(dict.fromkeys(map(Path, listed(runs)))), Path(out)
     if not folders:

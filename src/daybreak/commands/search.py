@@ -58,6 +58,10 @@ def search(
     Python, ``daybreak.searching.query.open_search`` keeps index and model open.
 
     The keywords are the options of ``daybreak search``. The best passages come first; there are none without a query.
+    The unit of their scores depends on the method, see ``SearchResult.score``.
+
+    Raises:
+        UserError: an argument cannot be used, or the run has no exported model or no text.
     """
     check_query(words or "-", top, method)
     if export is not None:

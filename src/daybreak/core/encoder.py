@@ -136,7 +136,11 @@ class EncoderConfig(Component):
 
     @abstractmethod
     def build(self, vocabulary: int) -> Encoder:
-        """Return a freshly initialized model; random numbers come from torch's default generator."""
+        """Return a freshly initialized model; random numbers come from torch's default generator.
+
+        Args:
+            vocabulary: number of token ids, the first dimension of the embedding.
+        """
 
     @abstractmethod
     def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:

@@ -65,6 +65,12 @@ class PeerLost(Exception):
         self.sentence = sentence
 
 
+def check_option(name: str, value: float, valid: bool, wanted: str) -> None:
+    """Raise UserError unless ``valid``; ``wanted`` completes "Give a number"."""
+    if not valid:
+        raise UserError(f"{name} is {value}.", f"Give a number {wanted}.")
+
+
 def reason(error: Exception) -> str:
     """The first line of a library's error message without its full stop, for use inside a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".")

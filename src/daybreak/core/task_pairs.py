@@ -12,9 +12,10 @@ DESCRIBED = 3
 """Maximum number of encoders that have a sentence each."""
 NAMED = 5
 """Maximum number of names in a sentence."""
-ONE_SEED = "one seed, spread unknown"
-"""Verdict of a pair without a spread on one side."""
-BEYOND_SPREAD, WITHIN_SPREAD = "more than the spread over seeds", "within the spread over seeds"
+ONE_SEED = "one seed, standard deviation unknown"
+"""Verdict of a pair with one seed on one side."""
+BEYOND_SPREAD = "more than the standard deviation over seeds"
+WITHIN_SPREAD = "within the standard deviation over seeds"
 """Verdicts of the other complete pairs."""
 TASKS_WITH_FIGURES = 2
 """Maximum number of lost tasks whose scores the sentence gives."""
@@ -50,7 +51,7 @@ class TaskPair:
 
     @property
     def verdict(self) -> str:
-        """Comparison of the gain with the spread over seeds, in words; empty if one side is missing."""
+        """Comparison of the gain with the standard deviation over seeds, in words; empty if one side is missing."""
         if self.gain is None or self.pretrained is None or self.untrained is None:
             return ""
         if min(map(len, self.seeds)) < 2:
@@ -105,9 +106,9 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
     """Return sentences that say on which tasks the encoder beats its baselines; empty without results.
 
     Up to TASKS_WITH_FIGURES tasks are named with their scores. The encoder beats the baselines on a task where its
-    mean, less the spread over seeds, is above the better of the bag of words and the constant answer. Caveats follow:
-    tasks without a bag of words, or with one that was fitted on a part of the training rows, and tasks with fewer than
-    CLAIM_SEEDS seeds.
+    mean, less the standard deviation over seeds, is above the better of the bag of words and the constant answer.
+    Caveats follow: tasks without a bag of words, or with one that was fitted on a part of the training rows, and tasks
+    with fewer than CLAIM_SEEDS seeds.
 
     Args:
         results: those of untrained networks are left out; each of several models has sentences of its own.

@@ -2,10 +2,11 @@
 
 A peer that ends closes its connections, so the others notice at once. A peer that is cut off is detected by the timeout
 of a message, TIMEOUT, or DAYBREAK_PEER_TIMEOUT seconds from the environment. In both cases every message here raises
-PeerLost. Numbers and decisions are sent by gloo between CPUs, even if gradients are sent by NCCL between GPUs: a GPU
-that waits inside NCCL cannot be interrupted, so a rank should exchange a message here before such a wait. If that
-message came too early, NCCL's own watchdog ends the process after the same time (TORCH_NCCL_ASYNC_ERROR_HANDLING=3,
-torch's default), and torchrun starts it again.
+PeerLost. Numbers and decisions are sent by gloo between CPUs, even if gradients are sent by NCCL between GPUs.
+
+NCCL calls cannot be interrupted. Exchange a gloo message first, so that a lost peer is detected before the process
+blocks in NCCL. If a peer is lost after that message, NCCL's watchdog ends the process after the same timeout
+(TORCH_NCCL_ASYNC_ERROR_HANDLING=3, torch's default), and torchrun starts it again.
 """
 
 from __future__ import annotations
@@ -47,15 +48,6 @@ class World:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def agree(self, *values: float) -> tuple[float, ...]:
-        """Return rank 0's float64 values on every rank; clocks and decisions must spread in this way."""
-        if self.size == 1:
-            return values
-        shared = torch.tensor(values, dtype=torch.float64)
-        with peers():
-            dist.broadcast(shared, src=0)
-        return tuple(shared.tolist())
-
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value, any small object, on every rank."""
         if self.size == 1:
@@ -93,12 +85,16 @@ class World:
             dist.all_reduce(shared, op=dist.ReduceOp.MAX)
         return bool(shared.item())
 
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.any(False)
+
     def sum(self, value: float) -> float:
         """Return the sum of all ranks' values."""
         return float(self.add(torch.tensor(value, dtype=torch.float64)))
 
     def add(self, vector: Tensor) -> Tensor:
-        """Return the sum of a small tensor over all ranks, on its device; ``vector`` itself does not change."""
+        """Return the sum of a small tensor over all ranks, with its dtype and device; ``vector`` does not change."""
         if self.size == 1:
             return vector
         total = vector.clone()

@@ -152,7 +152,7 @@ def line(text: str) -> str:
 
 
 def _front_matter(config: dict[str, Any], results: Sequence[TaskResult], parent: str) -> str:
-    """The metadata of the hub. The licence is ``other``: the owner of the text has to choose it."""
+    """The metadata of the hub. The license is ``other``: the owner of the text has to choose it."""
     from huggingface_hub import ModelCardData
 
     tags = ["daybreak", "fill-mask", "encoder", str(config.get("model_type", ""))]
@@ -275,7 +275,7 @@ def _task_limitations(pairs: Sequence[TaskPair]) -> list[tuple[str, str]]:
         "it is worse than the same network without pretraining": lambda p: (
             p.verdict == BEYOND_SPREAD and (p.gain or 0.0) < 0
         ),
-        "pretraining made no difference beyond the spread over seeds": lambda p: p.verdict == WITHIN_SPREAD,
+        "pretraining made no difference beyond the standard deviation over seeds": lambda p: p.verdict == WITHIN_SPREAD,
         "there is no result of the same network without pretraining": lambda p: bool(p.pretrained and not p.untrained),
         f"it or the network without pretraining has fewer than {CLAIM_SEEDS} seeds, too few for a claim": has_few_seeds,
     }

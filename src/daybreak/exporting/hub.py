@@ -53,7 +53,7 @@ tags:
 # Text prepared for pretraining
 
 Token ids of {documents:,} documents, with their tokenizer. Download the folder and give it with `--data`:
-`daybreak pretrain RECIPE --data FOLDER`. The ids can be decoded, so the licence of the text applies.
+`daybreak pretrain RECIPE --data FOLDER`. The ids can be decoded, so the license of the text applies.
 """
 
 

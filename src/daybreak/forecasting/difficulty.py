@@ -98,7 +98,7 @@ def _sample(stream: Stream, tokens: int) -> np.ndarray:
 
 
 def _pairs(ids: np.ndarray, vocabulary: int) -> np.ndarray:
-    """Return one number for each pair of neighbouring tokens [T - 1]."""
+    """Return one number for each pair of neighboring tokens [T - 1]."""
     return ids[:-1] * vocabulary + ids[1:]
 
 

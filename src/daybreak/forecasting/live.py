@@ -9,9 +9,8 @@ from pathlib import Path
 from daybreak.core.files import read_json, write_json
 from daybreak.core.terminal import say
 from daybreak.forecasting.law import SPEED_SPREAD, WINDOW, RunSpec, correct, course_means, predict_loss, usual
-from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.forecast import Forecast, ForecastLog, Law, UsualLoss
-from daybreak.schemas.run import StepRecord, ValidationRecord
+from daybreak.schemas.run import MachineRecord, StepRecord, ValidationRecord
 
 
 class ForecastMonitor:

@@ -90,7 +90,9 @@ class BertEncoder(EncoderConfig):
         if self.activation not in APPROXIMATIONS:
             raise UserError(f"--model.activation cannot be '{self.activation}'.", "Use gelu or gelu_new.")
         if self.sinusoidal_start and self.hidden_size % 2:
-            raise UserError("--model.sinusoidal-start needs an even hidden size.", "Correct --model.hidden-size.")
+            raise UserError(
+                "--model.sinusoidal-start needs an even hidden size.", "Choose an even --model.hidden-size."
+            )
         if self.next_sentence and self.segments < 2:
             raise UserError("Next-sentence prediction needs two segments.", "Set --model.segments to 2.")
         check_positive(init_std=self.init_std)
@@ -98,7 +100,7 @@ class BertEncoder(EncoderConfig):
     def build(self, vocabulary: int) -> Bert:
         check_heads(self.hidden_size, self.heads)
         model = Bert(self, vocabulary)
-        initialise(model)
+        initialize(model)
         return model
 
     @property
@@ -200,7 +202,7 @@ class Bert(Trunk):
 
 
 @torch.no_grad()
-def initialise(model: Bert) -> None:
+def initialize(model: Bert) -> None:
     """Initialize as google-research/bert or transformers: normal, biases 0.
 
     The shape's other settings then change positions and attention weights, at constant variance.

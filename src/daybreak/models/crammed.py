@@ -140,9 +140,9 @@ class CrammedEncoder(EncoderConfig):
     def build(self, vocabulary: int) -> Crammed:
         check_heads(self.hidden_size, self.heads)
         if self.positions == "sinusoid" and self.hidden_size % 2:
-            raise UserError("A sinusoid needs an even --model.hidden-size.", "Correct the number.")
+            raise UserError("A sinusoid needs an even hidden size.", "Choose an even --model.hidden-size.")
         model = Crammed(self, vocabulary)
-        initialise(model, self.init_std)
+        initialize(model, self.init_std)
         return model
 
     @property
@@ -229,7 +229,7 @@ class Crammed(Trunk):
 
 
 @torch.no_grad()
-def initialise(model: Crammed, std: float) -> None:
+def initialize(model: Crammed, std: float) -> None:
     """Initialize weights from a normal without depth scaling, and biases with 0; padding has no special embedding.
 
     The shape's other settings then change the scale of the positions, and attention weights at constant variance.

@@ -73,7 +73,7 @@ class ModernEncoder(EncoderConfig):
                 "Choose --model.heads so that hidden_size / heads is even.",
             )
         model = ModernBert(self, vocabulary)
-        initialise(model, self.init_std)
+        initialize(model, self.init_std)
         return model
 
     def is_global(self, layer: int) -> bool:
@@ -239,7 +239,7 @@ class ModernBert(Trunk):
 
 
 @torch.no_grad()
-def initialise(model: ModernBert, std: float) -> None:
+def initialize(model: ModernBert, std: float) -> None:
     """Initialize as transformers: truncated normal, with output projections scaled by 1 / sqrt(2 * layers).
 
     With ``query_key_correlation``, key weights are then mixed with the query weights at constant variance.

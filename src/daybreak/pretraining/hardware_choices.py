@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,16 +17,17 @@ from daybreak.core.world import World
 from daybreak.forecasting.law import why_not
 from daybreak.pretraining.setup import PretrainingJob, heldout_losses
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions, Environment
+from daybreak.schemas.run import Change, Decisions, Environment
 from daybreak.training import calibration
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import microbatch_cache, probe
-from daybreak.training.hardware.compiling import try_compiled
+from daybreak.training.hardware.compiling import say_not_compiled, try_compiled
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.phases import with_batch_multiple, with_microbatch
 from daybreak.training.recovery import current_change, with_change, without_changes_after, without_compilation
 from daybreak.training.step import CompilationFailed, MicrobatchTooLarge, Training, accumulate, out_of_memory_error
+
+Result = TypeVar("Result")
 
 LAW_RECIPE = "mini"
 """Recipe of the runs that the scaling law was fitted to."""
@@ -138,16 +139,27 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     # The microbatch is measured in the precision that is probably the fastest: half precision, the last one.
     decisions = replace(decisions, precision=precisions[-1])
     training = replace(training, decisions=decisions)
+
+    def compile_model(training: Training) -> Training:
+        compiled = compiled_everywhere(training, start)
+        return replace(training, decisions=replace(training.decisions, compiled=compiled))
+
+    def measure_costs(training: Training) -> tuple[Training, calibration.Costs]:
+        if training.decisions.compiled:
+            calibration.rehearse_later_phases(training, start)
+        return training, calibration.measure_costs(training, start, precisions)
+
     rows = decisions.microbatch or _microbatch(training, start)
     rows = _filled(training, start, rows) if job.fill_memory else rows
     if calibration.worth_compiling(recipe.compile, training.device, job.budget):
-        training = _compiled(_with_rows(training, rows if rows == recipe.microbatch else _even(training, rows)), start)
+        rows = rows if rows == recipe.microbatch else _even(training, rows)
+        training = _until_it_fits(_with_microbatch(training, rows), compile_model)
     else:
-        training = _with_rows(training, rows)
-    training, costs = _with_costs(training, start, precisions)
+        training = _with_microbatch(training, rows)
+    training, costs = _until_it_fits(training, measure_costs)
     decisions = training.decisions
     final = training.validation.whole_seconds(costs.row)
-    # All ranks use the measurements of the first one.
+    # Ranks would otherwise choose different precisions and reserves.
     costs, final, elapsed = world.broadcast((costs, final, training.clock.elapsed()))
     decisions = calibration.decide(decisions, job.budget, costs, training.validation.rows, final, elapsed)
     if recipe.origin.init:
@@ -181,16 +193,6 @@ def compiled_everywhere(training: Training, progress: Progress) -> bool:
     return training.model.compiled is not None
 
 
-def _compiled(training: Training, start: Progress) -> Training:
-    """Compile a new run's blocks; halve the microbatch until it fits into memory."""
-    while True:
-        try:
-            compiled = compiled_everywhere(training, start)
-            return replace(training, decisions=replace(training.decisions, compiled=compiled))
-        except MicrobatchTooLarge:
-            training = _halved(training)
-
-
 def _compiled_again(training: Training, progress: Progress) -> bool:
     """Compile a resumed run's blocks; return whether they are compiled."""
     try:
@@ -199,7 +201,7 @@ def _compiled_again(training: Training, progress: Progress) -> bool:
     except MicrobatchTooLarge:  # the loop halves it when it comes to that phase
         pass
     except CompilationFailed as error:
-        _say_not_compiled(error)
+        say_not_compiled(error)
         training.model.compiled = None
     return training.model.compiled is not None
 
@@ -211,23 +213,17 @@ def _dry_step(training: Training, progress: Progress) -> None:
     accumulate(alone, progress, at, training.phase(progress, at).microbatch)
 
 
-def _with_costs(training: Training, start: Progress, precisions: Sequence[str]) -> tuple[Training, calibration.Costs]:
-    """Measure the costs of a run, and compile its later phases; halve the microbatch until it fits into memory."""
+def _until_it_fits(training: Training, measure: Callable[[Training], Result]) -> Result:
+    """Call ``measure``; halve the microbatch until it fits into memory, and stop compiling if that fails."""
     while True:
         try:
-            if training.decisions.compiled:
-                calibration.rehearse_later_phases(training, start)
-            return training, calibration.measure_costs(training, start, precisions)
+            return measure(training)
         except MicrobatchTooLarge:
             training = _halved(training)
         except CompilationFailed as error:
-            _say_not_compiled(error)
+            say_not_compiled(error)
             training.model.compiled = None
             training = replace(training, decisions=replace(training.decisions, compiled=False))
-
-
-def _say_not_compiled(error: CompilationFailed) -> None:
-    say(f"The model could not be compiled ({error}); training continues without torch.compile.")
 
 
 def _halved(training: Training) -> Training:
@@ -238,10 +234,10 @@ def _halved(training: Training) -> Training:
         torch.cuda.empty_cache()
     if rows > 1 and training.world.is_first:
         microbatch_cache.lower(training.microbatch_key, rows // 2)
-    return _with_rows(training, rows // 2)
+    return _with_microbatch(training, rows // 2)
 
 
-def _with_rows(training: Training, rows: int) -> Training:
+def _with_microbatch(training: Training, rows: int) -> Training:
     """Return the training with this microbatch, which is also the step of a growing batch."""
     if not rows:
         raise out_of_memory_error()

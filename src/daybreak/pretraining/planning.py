@@ -30,7 +30,7 @@ from daybreak.training.calibration import MIN_STEPS, VALIDATION_FRACTION, worth_
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import reserve_for
 from daybreak.training.hardware import probe
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 from daybreak.training.step import Training, take_step
 
 PROBE_SECONDS = 60.0

@@ -25,8 +25,16 @@ from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import check_parity, verdict
 from daybreak.pretraining.setup import PretrainingJob, heldout_losses, sample_text
 from daybreak.recipe import smaller_than
-from daybreak.schemas.changes import MachineRecord, MachineUse
-from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Summary, ValidationRecord
+from daybreak.schemas.run import (
+    ContextUse,
+    Decisions,
+    Forgetting,
+    MachineRecord,
+    MachineUse,
+    Parity,
+    Summary,
+    ValidationRecord,
+)
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Tick
@@ -43,67 +51,77 @@ CLEARLY = 0.05
 
 def finish(job: PretrainingJob, training: Training, progress: Progress, price: float | None) -> Summary:
     """Validate and export the model (inside the budget); then check parity, write examples, summary and card."""
-    recipe, shards, run = job.recipe, job.shards, job.run
-    save(training, progress)  # a kill before the summary is written must not lose the last steps
-    _refuse_deleted(job.data)
-    if training.average:
-        training.average.put_in(training.model)
-    with closing(Journal(run)) as journal:
-        training = replace(training, journal=journal)
-        tick = Tick(training.clock.elapsed(), 1.0)
-        final = validate(training, progress, tick, rows=training.validation.rows, final=True)
-    length = recipe.longest_read(second=progress.second_from is not None)
-    started = time.monotonic()
-    write_model_folder(
-        run.model,
-        model=training.model,
-        shape=recipe.model,
-        tokenizer=job.data / "tokenizer",
-        length=length,
-        special=shards.manifest.special,
-    )
-    training.time_by_category["export"] += time.monotonic() - started
-    summary = _summarise(job, training, progress, final, price)
+    run, length = job.run, job.recipe.longest_read(second=progress.second_from is not None)
+    final = _validate_and_export(job, training, progress, length)
+    summary = _summarize(job, training, progress, final, price)
     say(_headline(summary))
     if final.on_plateau:
-        say(f"This model is not clearly better than the unigram baseline. {plateau_advice(smaller_than(recipe))}")
+        say(f"This model is not clearly better than the unigram baseline. {plateau_advice(smaller_than(job.recipe))}")
     warn_of_communication(summary, training.world)
     _keep_best(run, job.data, progress, final)
-    parity = check_parity(
-        run.model,
-        model=training.model,
-        shape=recipe.model,
-        length=length,
-        validation=training.validation,
-        accuracy=final.accuracy,
-        tokenizer=job.data / "tokenizer",
-        text=sample_text(shards, job.data),
-    )
+    parity = _parity(job, training, final, length)
     say(verdict(parity))
     forgetting = _forgetting(job, training, final)
-    summary = replace(summary, parity=parity, parity_seconds=parity.seconds, forgetting=forgetting)
-    tokenizer = load_tokenizer(job.data / "tokenizer")
-    stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
-    special, longest = shards.manifest.special, recipe.model.longest
-    write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=special, longest=longest))
-    stream = shards.heldout.read(0, min(HELD_OUT_TOKENS, len(shards.heldout)))
-    context = measure_context_use(
-        training.model, stream, shards.heldout.document_ends(), special=special, longest=longest
-    )
-    if context and not final.on_plateau:
-        say(context_line(context))
-    summary = replace(summary, context_use=context)
-    retrieval = measure_retrieval(
-        training.model, tokenizer, stream, shards.heldout.document_ends(), special=special, longest=longest
-    )
-    if retrieval:
-        write_json(run.retrieval, retrieval)
-        say(retrieval_line(retrieval))
+    context = _probe(job, training, final)
+    summary = replace(summary, parity=parity, parity_seconds=parity.seconds, forgetting=forgetting, context_use=context)
     write_json(run.summary, summary)
     write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     run.heartbeat.unlink(missing_ok=True)
     return summary
+
+
+def _validate_and_export(job: PretrainingJob, training: Training, progress: Progress, length: int) -> ValidationRecord:
+    save(training, progress)  # a kill before the summary is written must not lose the last steps
+    _refuse_deleted(job.data)
+    if training.average:
+        training.average.put_in(training.model)
+    with closing(Journal(job.run)) as journal:
+        training = replace(training, journal=journal)
+        tick = Tick(training.clock.elapsed(), 1.0)
+        final = validate(training, progress, tick, rows=training.validation.rows, final=True)
+    started = time.monotonic()
+    write_model_folder(
+        job.run.model,
+        model=training.model,
+        shape=job.recipe.model,
+        tokenizer=job.data / "tokenizer",
+        length=length,
+        special=job.shards.manifest.special,
+    )
+    training.time_by_category["export"] += time.monotonic() - started
+    return final
+
+
+def _parity(job: PretrainingJob, training: Training, final: ValidationRecord, length: int) -> Parity:
+    return check_parity(
+        job.run.model,
+        model=training.model,
+        shape=job.recipe.model,
+        length=length,
+        validation=training.validation,
+        accuracy=final.accuracy,
+        tokenizer=job.data / "tokenizer",
+        text=sample_text(job.shards, job.data),
+    )
+
+
+def _probe(job: PretrainingJob, training: Training, final: ValidationRecord) -> ContextUse | None:
+    """Write fill-mask examples and retrieval scores on held-out text; return how the model uses a second segment."""
+    heldout, run = job.shards.heldout, job.run
+    tokenizer = load_tokenizer(job.data / "tokenizer")
+    special, longest = job.shards.manifest.special, job.recipe.model.longest
+    examples = heldout.read(0, min(EXAMPLE_TOKENS, len(heldout)))
+    write_json(run.examples, fill_mask(training.model, tokenizer, examples, special=special, longest=longest))
+    stream, ends = heldout.read(0, min(HELD_OUT_TOKENS, len(heldout))), heldout.document_ends()
+    context = measure_context_use(training.model, stream, ends, special=special, longest=longest)
+    if context and not final.on_plateau:
+        say(context_line(context))
+    retrieval = measure_retrieval(training.model, tokenizer, stream, ends, special=special, longest=longest)
+    if retrieval:
+        write_json(run.retrieval, retrieval)
+        say(retrieval_line(retrieval))
+    return context
 
 
 def _refuse_deleted(data: Path) -> None:
@@ -163,7 +181,7 @@ def _forgetting(job: PretrainingJob, training: Training, final: ValidationRecord
     )
 
 
-def _summarise(
+def _summarize(
     job: PretrainingJob, training: Training, progress: Progress, final: ValidationRecord, price: float | None
 ) -> Summary:
     used = training.time_by_category

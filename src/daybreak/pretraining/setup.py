@@ -104,7 +104,7 @@ def build(
     torch.manual_seed(recipe.seed)
     model = recipe.model.build(shards.manifest.vocabulary)
     if init and recipe.word_vectors.weight and not (recipe.origin.init or recipe.origin.branch):
-        initialise_embeddings(model, recipe, shards)
+        initialize_embeddings(model, recipe, shards)
     if init and recipe.origin.init:
         outcome = model.load_state_dict(starting_weights(recipe, data, shards).state_dict(), strict=False)
         if outcome.missing_keys:
@@ -118,7 +118,7 @@ def build(
 
 
 @torch.no_grad()
-def initialise_embeddings(model: Encoder, recipe: Recipe, shards: Shards) -> None:
+def initialize_embeddings(model: Encoder, recipe: Recipe, shards: Shards) -> None:
     """Mix word vectors into the random embeddings of a new model, whose norms stay the same on average."""
     config, special = recipe.word_vectors, shards.manifest.special
     vectors = word_vectors(shards.train, model.vocabulary, model.hidden_size, special, config, recipe.seed)

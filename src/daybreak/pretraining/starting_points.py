@@ -17,8 +17,7 @@ from daybreak.recipe import Origin, Recipe, load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import decays_last
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Trapezoid
+from daybreak.training.schedule import Ramp, Trapezoid
 
 PUBLISHED_RATE = 0.1
 """Fraction of the recipe's learning rate for a published model, which forgets at the full rate. A model that Daybreak

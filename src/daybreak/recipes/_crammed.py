@@ -15,8 +15,7 @@ from daybreak.recipe import Procedure, Recipe
 from daybreak.recipes import _bert, _sizes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import Adam, AdamW, OptimizerConfig
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import BudgetTriangle, Cosine, Schedule, Trapezoid, Unfinished
+from daybreak.training.schedule import BudgetTriangle, Cosine, Ramp, Schedule, Trapezoid, Unfinished
 
 Trunk = BertEncoder | CrammedEncoder
 SHAPES = {

@@ -11,7 +11,7 @@ from dataclasses import replace
 from daybreak.recipe import Recipe
 from daybreak.recipes import _crammed, _sizes
 from daybreak.training.objectives.masked import Masked
-from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Ramp
 
 DEVIATIONS = {
     "rows.order": "the original reads the sequences with the most full stops first, so a run that stops before the end "

@@ -25,8 +25,7 @@ from daybreak.reporting.blocks import (
 )
 from daybreak.reporting.compute import training_flops
 from daybreak.reporting.runs import RunRecords
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions, Environment, Manifest, Parity
+from daybreak.schemas.run import Change, Decisions, Environment, Manifest, Parity
 
 SOURCES_SHOWN = 12
 

@@ -26,7 +26,7 @@ from daybreak.reporting.runs import RunRecords
 
 Inline = Markup | str
 Legend = Sequence[tuple[str, str, Inline]]
-"""Entries of (style, colour, text); the style is a class of line or dot in the style sheet."""
+"""Entries of (style, color, text); the style is a class of line or dot in the style sheet."""
 UNKNOWN = "-"
 DIGITS = 4
 """Significant digits in the table of a figure."""
@@ -109,7 +109,7 @@ def example(text: Inline, detail: Inline, *parts: Block) -> Block:
 
 def buttons(runs: Sequence[RunRecords]) -> Block:
     """A button for each run, which shows and hides it in all plots."""
-    return Block("buttons", {"runs": [(charts.colour(number), run.label) for number, run in enumerate(runs)]})
+    return Block("buttons", {"runs": [(charts.color(number), run.label) for number, run in enumerate(runs)]})
 
 
 def card(title: Inline, *parts: Block | None) -> Block:
@@ -180,8 +180,8 @@ def join(*parts: Any, by: str = "") -> Markup:
 
 
 def run_name(runs: Sequence[RunRecords], number: int) -> Markup:
-    """A run's label with the colour that it has in all plots."""
-    return Markup('<span><i style="--c:{}"></i>{}</span>').format(charts.colour(number), runs[number].label)
+    """A run's label with the color that it has in all plots."""
+    return Markup('<span><i style="--c:{}"></i>{}</span>').format(charts.color(number), runs[number].label)
 
 
 def many(number: int, noun: str) -> str:
@@ -222,7 +222,7 @@ def templates(form: str) -> jinja2.Environment:
 def document(
     title: str, body: Sequence[Block | None], source: str, *, form: str = "html", reload_seconds: int | None = None
 ) -> str:
-    """Return a page: HTML that needs no other file, or GitHub-flavoured Markdown without plots.
+    """Return a page: HTML that needs no other file, or GitHub-flavored Markdown without plots.
 
     Args:
         source: the files that the page describes, for its last line.

@@ -1,6 +1,6 @@
 """Charts as plain plotly JSON, ``{"data": [...], "layout": {...}}``, built without importing plotly.
 
-A run has the same colour in all charts. Colours written as ``var(--name)`` are theme colours: the page's script
+A run has the same color in all charts. Colors written as ``var(--name)`` are theme colors: the page's script
 replaces them with the value in the light or the dark style sheet. Names of traces are HTML and must be escaped.
 """
 
@@ -18,7 +18,7 @@ from daybreak.reporting.runs import RunRecords
 Figure = dict[str, Any]
 Trace = dict[str, Any]
 
-RUN_COLOURS = (
+RUN_COLORS = (
     "#3f77e0", "#d9822b", "#2a9d78", "#b5489c", "#8a6d3b", "#6b5fc7", "#c44e52", "#4c9fb8",
     "#8fb52f", "#e377c2", "#c9a400", "#7a8290", "#14b8c4", "#a0522d", "#9d7be8", "#5f8f5a",
 )  # fmt: skip
@@ -31,13 +31,13 @@ POINTS_PER_PAGE = 50_000
 """Keeps the page under 6 MB with any number of runs."""
 
 
-def colour(run: int) -> str:
-    return RUN_COLOURS[run % len(RUN_COLOURS)]
+def color(run: int) -> str:
+    return RUN_COLORS[run % len(RUN_COLORS)]
 
 
-def key_colour(runs: Sequence[RunRecords]) -> str:
-    """The colour of a line in the legend: that of the run, or of text if several runs have such a line."""
-    return colour(0) if len(runs) == 1 else "var(--ink)"
+def key_color(runs: Sequence[RunRecords]) -> str:
+    """The color of a line in the legend: that of the run, or of text if several runs have such a line."""
+    return color(0) if len(runs) == 1 else "var(--ink)"
 
 
 def series_name(runs: Sequence[RunRecords], run: int, text: str) -> str:
@@ -66,8 +66,8 @@ def scatter(
 
 
 def run_line(runs: Sequence[RunRecords], run: int, text: str, x: Sequence[Any], y: Sequence[Any], **look: Any) -> Trace:
-    """A line of a run in its colour; ``look`` as in ``scatter``."""
-    return scatter(series_name(runs, run, text), x, y, colour(run), run=run, **look)
+    """A line of a run in its color; ``look`` as in ``scatter``."""
+    return scatter(series_name(runs, run, text), x, y, color(run), run=run, **look)
 
 
 def error_bars(low: Sequence[float], middle: Sequence[float], high: Sequence[float], tint: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def error_bars(low: Sequence[float], middle: Sequence[float], high: Sequence[flo
 
 
 def base_layout(x_title: str, y_title: str, **changes: Any) -> Figure:
-    """The layout that all figures share; the colours follow the page's theme."""
+    """The layout that all figures share; the colors follow the page's theme."""
     axis = {"gridcolor": "var(--grid)", "zeroline": False, "linecolor": "var(--grid)", "automargin": True}
     return {
         "height": 340,

@@ -12,7 +12,7 @@ from typing import Any
 
 from daybreak.core.formatting import percent, score, significant
 from daybreak.reporting.blocks import UNKNOWN, Block, bold, figure, join, run_name, section, small, table
-from daybreak.reporting.charts import Figure, base_layout, colour, scatter
+from daybreak.reporting.charts import Figure, base_layout, color, scatter
 from daybreak.reporting.events import time_of_step
 from daybreak.reporting.runs import RunRecords
 from daybreak.schemas.tasks import PublishedAverage
@@ -158,7 +158,7 @@ def compute(runs: Sequence[RunRecords], published: Sequence[PublishedAverage]) -
     if not evaluated or not published:
         return None
     drawn = [number for number, run in enumerate(runs) if _point(run)]
-    tint = colour(drawn[0]) if len(drawn) == 1 else "var(--ink)"
+    tint = color(drawn[0]) if len(drawn) == 1 else "var(--ink)"
     key = [("dot", "var(--quiet)", "published"), *([("dot", tint, "here")] if drawn else [])]
     caption = "Published models by their number in the table."
     caption += "" if drawn else " No run is in the figure: the table says what is missing."
@@ -206,7 +206,7 @@ def _row(runs: Sequence[RunRecords], number: int) -> list[Any]:
 
 
 def compute_figure(runs: Sequence[RunRecords], published: Sequence[PublishedAverage]) -> Figure:
-    """Published models as numbered dots, runs in their colours, on a logarithmic axis of exaFLOP."""
+    """Published models as numbered dots, runs in their colors, on a logarithmic axis of exaFLOP."""
     known = [(number, model) for number, model in enumerate(published, start=1) if model.exaflop]
     seen = Counter[float | None]()
     sides = []
@@ -226,7 +226,7 @@ def compute_figure(runs: Sequence[RunRecords], published: Sequence[PublishedAver
         if point := _point(run):
             x, y = [point[0]], [point[1]]
             data.append(
-                scatter(html.escape(run.label), x, y, colour(number), run=number, mode="markers", size=14,
+                scatter(html.escape(run.label), x, y, color(number), run=number, mode="markers", size=14,
                         symbol="star", hover=at)
             )  # fmt: skip
     layout = base_layout("exaFLOP", "GLUE x 100", hovermode="closest")

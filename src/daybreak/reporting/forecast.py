@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from daybreak.core.formatting import percent
 from daybreak.reporting.blocks import Block, Inline, figure, grid, note, records_table, run_name, section
-from daybreak.reporting.charts import Figure, Trace, base_layout, colour, run_line, scatter, thinned
+from daybreak.reporting.charts import Figure, Trace, base_layout, color, run_line, scatter, thinned
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.training import marker
 from daybreak.schemas.forecast import Forecast, ForecastLog
@@ -29,7 +29,7 @@ def forecasts(runs: Sequence[RunRecords]) -> Block | None:
     plots = [figure("Forecasts of the final loss", caption, _finals(runs, logs))]
     if single and runs[0].steps:
         caption = "The training loss and the typical loss of such runs at each tenth (shaded: 90 % of runs)."
-        key = [("thin", colour(0), "training loss"), ("dashed", "var(--quiet)", "typical")]
+        key = [("thin", color(0), "training loss"), ("dashed", "var(--quiet)", "typical")]
         plots.append(figure("Training loss and typical course", caption, _typical(runs[0], logs[0][1]), key))
     rows = [_row(run_name(runs, number), runs[number], log) for number, log in logs]
     outside = dict.fromkeys(log.forecasts[-1].beyond for _, log in logs if log.forecasts[-1].beyond)
@@ -51,7 +51,7 @@ def _finals(runs: Sequence[RunRecords], logs: Sequence[tuple[int, ForecastLog]])
     for number, log in logs:
         x, y = [100 * forecast.made_at for forecast in log.forecasts], [forecast.loss for forecast in log.forecasts]
         if len(runs) == 1:
-            data += _band(x, log.forecasts, colour(number))
+            data += _band(x, log.forecasts, color(number))
         data.append(run_line(runs, number, "forecast", x, y, width=2.5, symbol=marker(number), hover=hover))
         if reached := _reached(runs[number]):
             star: dict[str, Any] = {"mode": "markers", "size": 12, "symbol": "star"}
@@ -69,7 +69,7 @@ def _typical(run: RunRecords, log: ForecastLog) -> Figure:
     data = [
         *_band(x, log.usual, "#7a8290"),
         scatter("typical", x, y, "var(--quiet)", dash="dash", **look),
-        scatter("training loss", progress, losses, colour(0), mode="lines", opacity=0.8, **look),
+        scatter("training loss", progress, losses, color(0), mode="lines", opacity=0.8, **look),
     ]
     return {"data": data, "layout": base_layout("% of the run", "nats per token")}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.formatting import count, listed, percent, score, signed, significant
@@ -41,6 +41,8 @@ NAMES_LISTED = 6
 """Most labels that a sentence lists."""
 SAME_UNIGRAM_LOSS = 1e-5
 """Nats by which the unigram losses of the same positions may differ, because devices round differently."""
+STYLES = ("alarm", "warning", "quiet")
+"""Styles of notices, the most urgent first."""
 BRAND = "Daybreak report"
 
 
@@ -117,7 +119,7 @@ class _Effect:
     things: str
     """What is counted, with its number: ``5 tasks``, or ``6 results`` if a task is there twice."""
     tested: bool
-    """Whether a paired comparison decides; otherwise the spread over seeds does, which claims less."""
+    """Whether a paired comparison decides; otherwise the standard deviation over seeds does, which claims less."""
 
 
 def _effect(pairs: Sequence[TaskPair], comparisons: Sequence[Comparison]) -> _Effect | None:
@@ -149,7 +151,7 @@ def _task_sentence(compared: Sequence[TaskPair], effect: _Effect | None) -> str:
             )
         return (
             f"Of {effect.things} with at least {CLAIM_SEEDS} seeds, pretraining raises the score on {effect.better} "
-            f"and lowers it on {effect.worse} by more than the spread over seeds."
+            f"and lowers it on {effect.worse} by more than the standard deviation over seeds."
         )
     only = compared[0]
     assert only.pretrained and only.untrained
@@ -164,29 +166,30 @@ def _task_sentence(compared: Sequence[TaskPair], effect: _Effect | None) -> str:
 
 def _warnings(runs: Sequence[RunRecords]) -> list[Block]:
     """Refused exports, damaged files, weak models, unfinished runs and missing records; each once for all its runs."""
-    found: dict[str, dict[tuple[str, str], list[str]]] = {"alarm": {}, "warning": {}, "quiet": {}}
+    found: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
-
-        def say(style: str, before: str, after: str, label: str = run.label) -> None:
-            found[style].setdefault((before, after), []).append(label)
-
-        parity = run.summary.parity if run.summary else None
-        if parity is not None and not parity.passed:
-            say("alarm", f"Export refused: {parity.failure or 'the parity check failed'} (", ")")
-        for fault in run.faults:
-            say("warning", "", f": {fault}")
-        if _ignores_other_segments(run):
-            words = "the model does not compare segments yet; expect results near chance on sentence pairs."
-            say("warning", "", f": {words}")
-        if run.going_on:
-            say("warning", "Pretraining of ", f" has not ended: {_state(run)}. The numbers below are preliminary.")
-        if run.missing:
-            say("quiet", "Not in the folder of ", f": {', '.join(run.missing)}.")
+        for notice in _notices(run):
+            found.setdefault(notice, []).append(run.label)
     return [
         note(f"{before}{listed(labels, NAMES_LISTED)}{after}", style)
-        for style, notes in found.items()
-        for (before, after), labels in notes.items()
+        for (style, before, after), labels in sorted(found.items(), key=lambda item: STYLES.index(item[0][0]))
     ]
+
+
+def _notices(run: RunRecords) -> Iterator[tuple[str, str, str]]:
+    """The style of each notice about a run, and its words before and after the names of the runs."""
+    parity = run.summary.parity if run.summary else None
+    if parity is not None and not parity.passed:
+        yield "alarm", f"Export refused: {parity.failure or 'the parity check failed'} (", ")"
+    for fault in run.faults:
+        yield "warning", "", f": {fault}"
+    if _ignores_other_segments(run):
+        words = "the model does not compare segments yet; expect results near chance on sentence pairs."
+        yield "warning", "", f": {words}"
+    if run.going_on:
+        yield "warning", "Pretraining of ", f" has not ended: {_state(run)}. The numbers below are preliminary."
+    if run.missing:
+        yield "quiet", "Not in the folder of ", f": {', '.join(run.missing)}."
 
 
 def _ignores_other_segments(run: RunRecords) -> bool:
@@ -221,9 +224,8 @@ def _tiles(run: RunRecords, pairs: Sequence[TaskPair], effect: _Effect | None) -
         gain = signed(100 * (pairs[0].gain or 0), 1)
         found.append((gain, "points from pretraining", f"{pairs[0].task}: {pairs[0].verdict}"))
     elif effect is not None:
-        harmed = (
-            f"{effect.worse} lower; by {'paired comparison' if effect.tested else 'more than the spread over seeds'}"
-        )
+        by = "paired comparison" if effect.tested else "more than the standard deviation over seeds"
+        harmed = f"{effect.worse} lower; by {by}"
         found.append((f"{effect.better} of {effect.things}", "higher with pretraining", harmed))
     if run.tokens:
         rate = f"{count(summary.tokens_per_second)} per second" if summary else "so far"
@@ -256,7 +258,8 @@ def _several(runs: Sequence[RunRecords]) -> Block:
         settings = Counter(_without_seed(run) for _, run in validated)
         if min(settings.values()) == 1:
             words += (
-                " With one run per setting the spread over seeds is unknown, so small differences may be due to chance."
+                " With one run per setting the standard deviation over seeds is unknown, so small differences may be "
+                "due to chance."
             )
     stuck = [
         f"{run.label} ({run.validation.loss:.2f} nats after {run.validation.step:,} steps)"
@@ -318,43 +321,52 @@ def _incomparable(runs: Sequence[RunRecords]) -> str:
 def comparison(runs: Sequence[RunRecords]) -> Block:
     """A table with one row per run; the best loss and accuracy are marked."""
     ranked = [] if _incomparable(runs) else [run.ranked for run in runs if run.ranked is not None]
-    best = min((record.loss for record in ranked), default=None), max((each.accuracy for each in ranked), default=None)
+    best_loss = min((record.loss for record in ranked), default=None)
+    best_accuracy = max((record.accuracy for record in ranked), default=None)
     rows = []
     for number, run in enumerate(runs):
         if not run.pretrained_here:
             continue
-        summary, record = run.summary, run.validation
+        summary = run.summary
         steps = summary.steps if summary else max((step.step for step in run.steps[-1:]), default=0)
         recipe = [small(run.name)] if run.name != run.label else []
         rate = [small(f"{count(summary.tokens_per_second)} per second")] if summary else []
-        row: dict[str, Inline | None] = {
-            "Run": join(run_name(runs, number), *recipe),
-            "Parameters": count(summary.parameters) if summary else UNKNOWN,
-            "Steps": f"{steps:,}" if steps else UNKNOWN,
-            "Tokens": join(count(run.tokens), *rate) if run.tokens else UNKNOWN,
-            "Held-out loss": UNKNOWN,
-            "from unigram baseline": UNKNOWN,
-            "At the baseline": UNKNOWN,
-            "Accuracy": UNKNOWN,
-            "Next sentence": None,
-            "Time": join(duration(run.elapsed), small(f"of {_budget(run)}{'' if summary else ', not ended'}")),
-        }
-        if record is not None:
-            is_best = run.ranked and record.loss == best[0], run.ranked and record.accuracy == best[1]
-            row |= {
-                "Held-out loss": styled(f"{record.loss:.3f}", "best" if is_best[0] else "plain"),
-                "from unigram baseline": signed(record.loss - record.unigram_loss, 3),
-                "At the baseline": styled("yes", "poor") if record.on_plateau else "no",
-                "Accuracy": styled(percent(record.accuracy), "best" if is_best[1] else "plain"),
-                "Next sentence": None if record.next_accuracy is None else percent(record.next_accuracy),
+        rows.append(
+            {
+                "Run": join(run_name(runs, number), *recipe),
+                "Parameters": count(summary.parameters) if summary else UNKNOWN,
+                "Steps": f"{steps:,}" if steps else UNKNOWN,
+                "Tokens": join(count(run.tokens), *rate) if run.tokens else UNKNOWN,
+                **_validation_cells(run, best_loss, best_accuracy),
+                "Time": join(duration(run.elapsed), small(f"of {_budget(run)}{'' if summary else ', not ended'}")),
             }
-        rows.append(row)
+        )
     marked = "the lowest loss and the highest accuracy are marked" if ranked else "they are not comparable here"
     caption = (
         f"Losses in nats per token on held-out masked positions; {marked}. At the baseline: no better than predicting "
         "each token by its frequency."
     )
     return section("Comparison of runs", records_table(rows), caption=caption)
+
+
+def _validation_cells(
+    run: RunRecords, best_loss: float | None, best_accuracy: float | None
+) -> dict[str, Inline | None]:
+    record = run.validation
+    if record is None:
+        unknown = ("Held-out loss", "from unigram baseline", "At the baseline", "Accuracy")
+        return {**dict.fromkeys(unknown, UNKNOWN), "Next sentence": None}
+
+    def marked(text: str, is_best: bool) -> Inline:
+        return styled(text, "best" if run.ranked and is_best else "plain")
+
+    return {
+        "Held-out loss": marked(f"{record.loss:.3f}", record.loss == best_loss),
+        "from unigram baseline": signed(record.loss - record.unigram_loss, 3),
+        "At the baseline": styled("yes", "poor") if record.on_plateau else "no",
+        "Accuracy": marked(percent(record.accuracy), record.accuracy == best_accuracy),
+        "Next sentence": None if record.next_accuracy is None else percent(record.next_accuracy),
+    }
 
 
 def forgetting(runs: Sequence[RunRecords]) -> Block | None:

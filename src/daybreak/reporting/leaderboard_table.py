@@ -104,8 +104,8 @@ class Row:
 def places(rows: Sequence[Row]) -> list[int | None]:
     """The place of each row, the lowest loss first; None for rows without a place.
 
-    A row shares the place of the best row of that place unless it is behind by more than the larger of the two spreads.
-    After a shared place, numbers are skipped.
+    A row shares the place of the best row of that place unless it is behind by more than the larger of the two standard
+    deviations. After a shared place, numbers are skipped.
     """
     found: list[int | None] = []
     best, place, passed = None, 0, 0

@@ -12,7 +12,7 @@ from daybreak.reporting.blocks import Block, Inline, figure, grid, records_table
 from daybreak.reporting.charts import DASHES, Figure, is_number
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.training import Axis
-from daybreak.schemas.changes import DeviceUse, MachineRecord, MachineUse
+from daybreak.schemas.run import DeviceUse, MachineRecord, MachineUse
 
 GIB = 1 << 30
 POINTS = 300

@@ -35,9 +35,9 @@ from daybreak.reporting.charts import (
     SYMBOLS,
     Figure,
     base_layout,
-    colour,
+    color,
     error_bars,
-    key_colour,
+    key_color,
     run_line,
     straight_line,
 )
@@ -134,7 +134,7 @@ def _by_range(runs: Sequence[RunRecords], parts: Sequence[tuple[int, str, list[B
         low, middle, high = ([100 * getattr(each, key) for each in ranges] for key in ("low", "accuracy", "high"))
         names = [f"{each.first:,} to {each.last:,}" if each.last else f"from {each.first:,}" for each in ranges]
         look: dict[str, Any] = {"dash": DASHES[kinds.index(text) % len(DASHES)], "hover": "%{customdata}: %{y:.1f} %"}
-        look |= {"customdata": names, "error_y": error_bars(low, middle, high, colour(number))}
+        look |= {"customdata": names, "error_y": error_bars(low, middle, high, color(number))}
         data.append(run_line(runs, number, text, ends, middle, **look))
     layout = base_layout(title, "accuracy, %", hovermode="closest")
     layout["xaxis"]["type"] = "log"
@@ -191,7 +191,7 @@ def _masked_words_figures(runs: Sequence[RunRecords]) -> list[Block]:
 
 def _legend(runs: Sequence[RunRecords], lines: Sequence[str]) -> Legend:
     """The line style of each kind of line, in the order of the figure."""
-    tint = key_colour(runs)
+    tint = key_color(runs)
     styles = itertools.cycle(LEGEND_STYLES.get(dash, "dashed") for dash in DASHES)
     return [(style, tint, name) for name, style in zip(dict.fromkeys(lines), styles)]
 

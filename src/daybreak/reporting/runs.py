@@ -14,15 +14,16 @@ from daybreak.core.locks import who_holds
 from daybreak.core.recipe_file import is_edited, read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
-from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
 from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.records import RECORD_FILE
 from daybreak.schemas.run import (
+    Change,
     Decisions,
     Environment,
     FillMask,
+    MachineRecord,
     Manifest,
     Retrieval,
     StepRecord,

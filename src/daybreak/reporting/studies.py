@@ -141,7 +141,8 @@ def loss_sentence(found: LossComparison) -> str:
     else:
         sentence += (
             f", 95 % interval [{signed(found.low, 3)}, {signed(found.high, 3)}] (Student's t over the differences of "
-            f"{len(found.seeds)} seeds), spread {found.spread:.3f}. {TWO_SEEDS if len(found.seeds) == 2 else ''}"
+            f"{len(found.seeds)} seeds), standard deviation over seeds {found.spread:.3f}. "
+            f"{TWO_SEEDS if len(found.seeds) == 2 else ''}"
         )
     reached = next((time.ratio for time in found.times if time.level == "A's final loss"), None)
     if reached is not None:
@@ -159,7 +160,7 @@ def score_sentence(found: ScoreComparison) -> str:
         return f"{sentence}, in one run."
     return (
         f"{sentence}, 95 % interval [{signed(100 * found.low, 1)}, {signed(100 * found.high, 1)}] ({len(found.seeds)} "
-        f"seeds), spread {100 * found.spread:.1f}."
+        f"seeds), standard deviation over seeds {100 * found.spread:.1f}."
     )
 
 

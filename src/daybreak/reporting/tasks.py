@@ -31,9 +31,9 @@ from daybreak.reporting.charts import (
     Figure,
     Trace,
     band_layout,
-    colour,
+    color,
     error_bars,
-    key_colour,
+    key_color,
     scatter,
     series_name,
     straight_line,
@@ -44,7 +44,7 @@ from daybreak.schemas.tasks import CLAIM_SEEDS, Average, Comparison, PublishedAv
 
 GAP = 0.9
 """Space between two tasks of a figure, in lanes."""
-VERDICT_COLOURS = {"B is better": "var(--good)", "A is better": "var(--alarm)"}
+VERDICT_COLORS = {"B is better": "var(--good)", "A is better": "var(--alarm)"}
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def tasks(runs: Sequence[RunRecords]) -> Block:
     """Scores after fine-tuning, with and without pretraining."""
     if not any(run.results for run in runs):
         return section("Tasks", note("No task has been evaluated: run `daybreak evaluate` on this folder."))
-    rows, tint = _rows(runs), key_colour(runs)
+    rows, tint = _rows(runs), key_color(runs)
     key = [
         ("dot", tint, "with pretraining"), ("dot", "var(--quiet)", "without"), ("bar", tint, "mean"),
         ("dotbar", "var(--ink)", "constant answer"), ("bar", "var(--ink)", "bag of words"),
@@ -98,7 +98,7 @@ def tasks(runs: Sequence[RunRecords]) -> Block:
 
 
 def task_scores(runs: Sequence[RunRecords]) -> Figure:
-    """A band for each task with a lane for each result: seeds as dots, the mean as a bar, its spread as a whisker."""
+    """A band for each task with a lane for each result: seeds as dots, their mean as a bar, SD as a whisker."""
     bands: dict[tuple[str, str], list[tuple[_Row, TaskResult]]] = {}
     for row in _rows(runs):
         lanes = bands.setdefault((row.pair.protocol, row.pair.task), [])
@@ -128,7 +128,7 @@ def _task_label(task: str, protocol: str) -> str:
 
 def _lane(runs: Sequence[RunRecords], row: _Row, result: TaskResult, y: float) -> list[Trace]:
     trained = result.model == "pretrained"
-    tint = colour(row.run) if trained else "var(--quiet)"
+    tint = color(row.run) if trained else "var(--quiet)"
     model = f"{row.model}, " if row.model else ""
     name = series_name(runs, row.run, f"{model}{'with' if trained else 'without'} pretraining")
     seeds = [100 * value for value in result.scores.get(result.metric, [])]
@@ -330,7 +330,7 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Bloc
         same = [found for found in comparisons if (found.model_a, found.model_b) == (a, b)]
         caption = (
             f"B is {b}, A is {a}. The bar is the 95 % interval of B - A. A claim needs an interval that excludes zero, "
-            f"{CLAIM_SEEDS} seeds, and a difference larger than the spread over seeds."
+            f"{CLAIM_SEEDS} seeds, and a difference larger than the standard deviation over seeds."
         )
         blocks.append(figure(f"{b} against {a}", caption, _intervals(same), numbers=False))
         head = ("Task", "Verdict", "A", "B", "B - A", "B ahead in")
@@ -378,7 +378,7 @@ def _intervals(comparisons: Sequence[Comparison]) -> Figure:
     data = []
     for place, found in enumerate(comparisons):
         middle, low, high = (100 * value for value in (found.b - found.a, found.low, found.high))
-        tint = VERDICT_COLOURS.get(found.verdict, "var(--quiet)")
+        tint = VERDICT_COLORS.get(found.verdict, "var(--quiet)")
         hover = f"{found.verdict}, {_difference(found)} {_interval(found)}"
         bars = error_bars([low], [middle], [high], tint)
         name = html.escape(found.task)

@@ -27,7 +27,7 @@ from daybreak.reporting.blocks import (
     small,
     table,
 )
-from daybreak.reporting.charts import Figure, Trace, colour, straight_line
+from daybreak.reporting.charts import Figure, Trace, color, straight_line
 from daybreak.reporting.compute import flops_unit, trained
 from daybreak.reporting.events import Event, events
 from daybreak.reporting.runs import RunRecords
@@ -35,7 +35,7 @@ from daybreak.schemas.run import StepRecord, ValidationRecord
 
 MANY_RUNS = 5
 """With more runs, training losses are faint behind held-out losses and events are not marked."""
-EVENT_COLOURS = {"resumed": "var(--quiet)", "dropped": "#d9a441", "changed": "var(--accent)"}
+EVENT_COLORS = {"resumed": "var(--quiet)", "dropped": "#d9a441", "changed": "var(--accent)"}
 EVENTS_MARKED = 60
 """Most events that one figure marks; the table lists all."""
 EVENTS_SHOWN = 25
@@ -46,7 +46,7 @@ CATEGORIES = {
     "clock": ("clock agreement", "#7a8290"), "monitor": ("monitors", "#8fb52f"), "validate": ("", "#2a9d78"),
     "start": ("", "#d9a441"), "checkpoint": ("", "#8d7cc3"), "export": ("", "#5aa9bd"), "lost": ("", "#c44e52"),
 }  # fmt: skip
-"""Category -> its name on the page, where the key is too short, and its colour."""
+"""Category -> its name on the page, where the key is too short, and its color."""
 EXPLAINED = {
     "data": "Data wait: steps wait for their sequences.",
     "clock": "Clock agreement: reading the time that is left, on which all processes agree.",
@@ -188,7 +188,7 @@ def _mark_stages(layout: Figure, axis: Axis, named: bool = False) -> None:
         for step in run.stage_changes:
             x = axis.of(number, step)
             if x is not None:
-                straight_line(layout, "var(--quiet)" if single else colour(number), x=x, width=1, dash="dot")
+                straight_line(layout, "var(--quiet)" if single else color(number), x=x, width=1, dash="dot")
                 if named and single:  # on a logarithmic axis plotly places annotations by the exponent
                     charts.upright_label(layout, f"{step.stage} stage", math.log10(x) if axis.against == "flops" else x)
 
@@ -198,7 +198,7 @@ def _mark_events(layout: Figure, axis: Axis) -> None:
         for event in events(run)[:EVENTS_MARKED]:
             x = axis.of(number, event)
             if x is not None:
-                straight_line(layout, EVENT_COLOURS[event.kind], x=x, width=1, dash="solid", opacity=0.6)
+                straight_line(layout, EVENT_COLORS[event.kind], x=x, width=1, dash="solid", opacity=0.6)
 
 
 def time_bars(runs: Sequence[RunRecords]) -> Figure:
@@ -223,7 +223,7 @@ def time_bars(runs: Sequence[RunRecords]) -> Figure:
 
 
 def _category(key: str) -> tuple[str, str]:
-    """(name, colour) of a category of time."""
+    """(name, color) of a category of time."""
     name, tint = CATEGORIES.get(key, ("", "#888888"))
     return html.escape(name or key), tint
 
@@ -237,7 +237,7 @@ def training(runs: Sequence[RunRecords]) -> Block | None:
         return None
     if not any(run.steps or run.validations for run in runs):
         return section("Training", note("No step has been recorded yet."))
-    tint = charts.key_colour(runs)
+    tint = charts.key_color(runs)
     causal = any(step.stage == "causal" for run in runs for step in run.steps)
     kinds = {event.kind for run in runs for event in events(run)} if len(runs) <= MANY_RUNS else set()
     key = [
@@ -245,7 +245,7 @@ def training(runs: Sequence[RunRecords]) -> Block | None:
         ("thin", tint, "masked loss, training"),
         ("marked", tint, "masked loss, held out"),
         ("dashed", "var(--quiet)", "unigram baseline"),
-        *(("bar", mark, kind) for kind, mark in EVENT_COLOURS.items() if kind in kinds),
+        *(("bar", mark, kind) for kind, mark in EVENT_COLORS.items() if kind in kinds),
     ]
     caption = (
         "The dashed line is the loss of predicting each token by its frequency; below it, the model uses context. The "

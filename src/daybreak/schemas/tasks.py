@@ -159,15 +159,15 @@ class TaskResult:
 
     @property
     def beats_baseline(self) -> bool:
-        """Whether the mean minus the spread over seeds is above the best baseline.
+        """Whether the mean minus the standard deviation over seeds is above the best baseline.
 
-        The baselines are deterministic and have no spread.
+        The baselines are deterministic and have no standard deviation.
         """
         return self.mean - self.spread > self.best_baseline[1] + ROUNDING
 
     @property
     def combined_beats_baseline(self) -> bool:
-        """Whether the mean of ``combined`` minus its spread over seeds is above the best baseline."""
+        """Whether the mean of ``combined`` minus its standard deviation over seeds is above the best baseline."""
         values = self.combined
         return bool(values) and statistics.fmean(values) - spread(values) > self.best_baseline[1] + ROUNDING
 
@@ -247,12 +247,12 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """Conclusion in words. A difference needs an interval without zero; a claim also needs CLAIM_SEEDS seeds and a
-        difference above the spread."""
+        difference above the standard deviation over seeds."""
         ahead = f"{'B' if self.low > 0 else 'A'} is ahead"
         if self.low <= 0 <= self.high:
             return "no difference shown"
         if len(self.seeds) < CLAIM_SEEDS:
             return f"{ahead}, no claim from fewer than {CLAIM_SEEDS} seeds"
         if abs(self.b - self.a) <= self.spread + ROUNDING:
-            return f"{ahead} by no more than the spread, no claim"
+            return f"{ahead} by no more than the standard deviation, no claim"
         return "B is better" if self.low > 0 else "A is better"

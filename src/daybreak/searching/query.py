@@ -19,7 +19,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import working
 from daybreak.data.readers.cleaning import clean
-from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, ranks_of, standardised
+from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, ranks_of, standardize
 from daybreak.searching.index import OpenIndex, open_index, with_change
 from daybreak.searching.passages import SPLITS
 from daybreak.searching.query_encoder import QueryEncoder, supports
@@ -97,8 +97,8 @@ class Searcher:
         sparse, weight = self._sparse(words), self.index.state.dense_weight
         if weight is None or not sparse.any():
             weight = weight or 1.0
-        dense = standardised(self._dense(words).astype(float))
-        return standardised(sparse) + max(weight, TIES) * dense
+        dense = standardize(self._dense(words).astype(float))
+        return standardize(sparse) + max(weight, TIES) * dense
 
     def _sparse(self, words: str) -> np.ndarray:
         """Return float64 [N] of BM25 scores, of the query as the passages are: decoded from tokens.
@@ -184,11 +184,11 @@ def dense_weight(searcher: Searcher) -> float:
     Returns:
         1.0 if the index has too few such passages.
     """
-    ranks = [_ranks(searcher, target, query) for target, query in _neighbours(searcher)]
+    ranks = [_ranks(searcher, target, query) for target, query in _neighbors(searcher)]
     return DENSE_WEIGHTS[best_weight(np.array(ranks).T)] if len(ranks) >= FEWEST_QUERIES else 1.0
 
 
-def _neighbours(searcher: Searcher) -> Iterator[tuple[int, str]]:
+def _neighbors(searcher: Searcher) -> Iterator[tuple[int, str]]:
     """Yield up to MOST_QUERIES evenly spread passages, each with a query from the passage after it."""
     from daybreak.evaluation.probes.retrieval import GAP_WORDS, QUERY_WORDS
 
@@ -209,8 +209,7 @@ def _ranks(searcher: Searcher, target: int, query: str) -> np.ndarray:
     That passage holds the query, and its score would decide the scale of those of a small index.
     """
     words, vectors = (
-        standardised(np.delete(searcher.scores(query, method).astype(float), target + 1))
-        for method in ("bm25", "dense")
+        standardize(np.delete(searcher.scores(query, method).astype(float), target + 1)) for method in ("bm25", "dense")
     )
     scores = words + np.outer(DENSE_WEIGHTS, vectors)
     return ranks_of(scores, np.full(len(scores), target))

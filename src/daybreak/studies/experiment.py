@@ -339,7 +339,7 @@ def _void(summary: Summary, loads: Sequence[MachineLoad], study: StudyFolder) ->
     if summary.is_refused:  # first: such a model has no score on tasks
         return REFUSED
     if not loads:
-        return "nobody watched the load"
+        return "the machine load was not recorded"
     cores = usable_cores()
     for load in loads:
         if why := why_void(load, cores=cores, threads=study.threads):

@@ -2,8 +2,8 @@
 
 Two cells of one seed share the order of the rows and the masks, so their difference varies less than each of them. The
 interval is Student's t over the differences (n - 1 degrees of freedom), which assumes that they are normal. Its factor
-is 12.7 for two seeds, 4.3 for three and 2.8 for five, so two seeds can only show differences many times their spread.
-The interval does not cover the choice of the held-out positions or of the task's rows.
+is 12.7 for two seeds, 4.3 for three and 2.8 for five, so two seeds can only show differences many times their standard
+deviation. The interval does not cover the choice of the held-out positions or of the task's rows.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) 
 
 
 def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> str:
-    """Return the verdict. A claim needs CLAIM_SEEDS seeds, an interval without 0, a difference above the spread, an
-    equal clock and no void cell.
+    """Return the verdict. A claim needs CLAIM_SEEDS seeds, an interval without 0, a difference above the standard
+    deviation, an equal clock and no void cell.
 
     Args:
         gains: the lead of B for each seed.
@@ -132,7 +132,7 @@ def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> 
     if len(gains) < CLAIM_SEEDS:
         return f"{ahead}, no claim from fewer than {CLAIM_SEEDS} seeds"
     if abs(middle) <= wider:
-        return f"{ahead} by no more than the spread, no claim"
+        return f"{ahead} by no more than the standard deviation, no claim"
     if unit != "seconds":
         return f"{ahead} at equal {unit}, which does not give equal time: no claim"
     return f"{'B' if middle > 0 else 'A'} is better"

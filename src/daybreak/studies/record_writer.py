@@ -25,10 +25,9 @@ from daybreak.exporting.budget_files import bare
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe
 from daybreak.reporting.runs import KINDS, Line
-from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.records import NAMED_TEXTS, RULES, DataIdentity, Record, RecordedResult, Verified, tolerance
-from daybreak.schemas.run import Decisions, Environment, Manifest, Retrieval, Summary
+from daybreak.schemas.run import Change, Decisions, Environment, MachineRecord, Manifest, Retrieval, Summary
 from daybreak.schemas.studies import MachineLoad
 from daybreak.schemas.tasks import TaskResult
 from daybreak.training.clock import read_trace
@@ -239,7 +238,7 @@ def _load(run: RunFolder, machine: Environment, used: Change) -> tuple[float | N
         seen = [record for _, record in _records(run.metrics) if isinstance(record, MachineRecord)]
         averages = [record.load for record in seen if record.elapsed >= SETTLED]
         if not averages:
-            return None, None, "nobody watched the load"
+            return None, None, "the machine load was not recorded"
         loads = [MachineLoad(before=averages[:1], most=max(averages), mean=sum(averages) / len(averages))]
     threads = used.threads * used.world_size
     voids = [why_void(load, cores=machine.cores, threads=threads) for load in loads]

@@ -42,7 +42,7 @@ step, most of them for compilation."""
 MANY_EPOCHS = 4.0
 """Up to about this number of passes, repeated text is nearly as good as new text (arXiv 2305.16264)."""
 COURSE_PARTS = 1000
-"""Parts in which the course of a run is followed to count its passes over the text."""
+"""Number of intervals over which the expected epochs are integrated."""
 MIN_INTERIM_ROWS = 32
 """Fewest sequences of a useful interim validation."""
 
@@ -149,7 +149,7 @@ def _rate(training: Training, start: Progress, microbatch: int) -> float:
     trial = replace(training, phases=with_microbatch(training.phases, microbatch))
     with contextlib.suppress(torch.OutOfMemoryError):
         seconds = min(_time_rows(trial, start, microbatch * training.world.size) for _ in range(TRIALS))
-        return training.world.agree(microbatch / seconds)[0]
+        return training.world.broadcast(microbatch / seconds)
     torch.cuda.empty_cache()
     return 0.0
 

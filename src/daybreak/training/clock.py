@@ -35,10 +35,12 @@ def reserve_for(*, validation: float, save: float, step: float) -> float:
 
 @dataclass(frozen=True)
 class Tick:
-    """A reading of the clock before a step. A ``progress`` of 1 or more ends the run."""
+    """A reading of the clock before a step."""
 
     elapsed: float
+    """Seconds charged to the budget."""
     progress: float
+    """Fraction of the budget that has passed; 1 or more ends the run."""
     stopping: bool = False
     """Whether any process of the run received a signal to stop."""
 

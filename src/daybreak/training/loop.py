@@ -74,14 +74,7 @@ def fit(training: Training, progress: Progress) -> Progress:
                     at = TraceRecord(step=progress.step, elapsed=tick.elapsed, progress=tick.progress)
                     training.journal.trace(at)
                 # Phase changes take effect only after the step succeeds; a retry repeats them.
-                before = keep_milestones(training, progress, tick)  # includes the moments that a new phase may clear
-                at_start = second_phase_starts(
-                    training.phase2, before.losses, tick.progress, plateau_loss, training.conditions
-                )
-                # Within the finish it would train no sequence.
-                second_starts = before.second_from is None and at_start and not training.finishing(tick.progress)
-                if second_starts:
-                    before = replace(before, second_from=tick.progress)
+                before, second_starts = begin_step(training, progress, tick, plateau_loss)
                 rate = learning_rate(training, before, tick.progress, peaks)
                 started = time.monotonic()
                 result = take_step(
@@ -91,8 +84,8 @@ def fit(training: Training, progress: Progress) -> Progress:
                 seconds = time.monotonic() - started
                 training.time_by_category["train"] += seconds
                 if second_starts:  # its steps take longer
-                    timer.steps.clear()
-                timer.steps.append(seconds)
+                    timer.step_seconds = RecentMedian()
+                timer.step_seconds.add(seconds)
                 if second_starts:
                     keep_back(training, timer)
                 if training.average:
@@ -137,7 +130,7 @@ def apply_decisions(training: Training, progress: Progress) -> tuple[Training, P
     if not current.compiled:
         training.model.compiled = None
     if current.step == progress.step and current.skip_to is not None:
-        # Skipped sequences are not read, so the first sequence of the run moves along.
+        # Shift `first` too, so that skipped sequences do not count as read.
         first = progress.first + current.skip_to - progress.position
         progress = replace(progress, position=current.skip_to, first=first)
     return training, progress
@@ -151,6 +144,19 @@ def read_clock(training: Training, progress: Progress, *, stopping: bool) -> Tic
     if training.watchdog:
         training.watchdog.beat(progress.step)
     return tick
+
+
+def begin_step(training: Training, progress: Progress, tick: Tick, plateau_loss: float) -> tuple[Progress, bool]:
+    """Return the progress before a step, with its milestones kept, and whether the second phase starts with it.
+
+    Args:
+        plateau_loss: see ``second_phase_starts``; 0 if the second phase starts at a fixed progress.
+    """
+    progress = keep_milestones(training, progress, tick)  # saved before a new phase clears the optimizer state
+    if progress.second_from is not None or training.finishing(tick.progress):  # a finish would train none of it
+        return progress, False
+    starts = second_phase_starts(training.phase2, progress.losses, tick.progress, plateau_loss, training.conditions)
+    return (replace(progress, second_from=tick.progress) if starts else progress), starts
 
 
 def keep_milestones(training: Training, progress: Progress, tick: Tick) -> Progress:
@@ -181,7 +187,7 @@ def interim_validation(training: Training, progress: Progress, tick: Tick, timer
         return progress
     rows = training.decisions.validation_rows
     record = validate(training, progress, tick, rows=rows)
-    timer.rows.append(training.validation.row_seconds)
+    timer.row_seconds.add(training.validation.row_seconds)
     keep_back(training, timer)
     better = record.loss < (math.inf if progress.best is None else progress.best)
     if not better or not training.run or not timer.may_keep_best(tick.elapsed):
@@ -193,9 +199,10 @@ def interim_validation(training: Training, progress: Progress, tick: Tick, timer
 
 def keep_back(training: Training, timer: CheckpointTimer) -> None:
     """Reserve time for the end of the run by the current timings, not those of the start."""
-    if timer.saves and timer.rows:
-        whole = training.validation.whole_seconds(timer.validating)
-        training.clock.keep_back(reserve_for(validation=whole, save=timer.saving, step=timer.stepping))
+    if timer.save_seconds.values and timer.row_seconds.values:
+        whole = training.validation.whole_seconds(timer.row_seconds.value)
+        reserve = reserve_for(validation=whole, save=timer.save_seconds.value, step=timer.step_seconds.value)
+        training.clock.keep_back(reserve)
 
 
 def validate(training: Training, progress: Progress, tick: Tick, *, rows: int, final: bool = False) -> ValidationRecord:
@@ -244,19 +251,34 @@ def write(training: Training, progress: Progress, folder: Path, *, keep: int) ->
     return seconds
 
 
+class RecentMedian:
+    """Median of the last three values; 0 without any.
+
+    A disk that hangs once, or a process that is stopped for a while, says nothing about the end of the run.
+    """
+
+    def __init__(self) -> None:
+        self.values = deque[float](maxlen=3)
+
+    def add(self, value: float) -> None:
+        self.values.append(value)
+
+    @property
+    def value(self) -> float:
+        return statistics.median_low(self.values) if self.values else 0.0
+
+
 class CheckpointTimer:
     """Decides when the next checkpoint is due, and knows the usual seconds of a checkpoint, a step and a validation.
-
-    They are medians of the last three: a disk that hangs once, or a process that is stopped for a while, says nothing
-    about the next checkpoint and the end of the run.
 
     Args:
         row_seconds: seconds of a validated sequence before the first step; 0 if unknown.
     """
 
     def __init__(self, row_seconds: float = 0.0) -> None:
-        self.saves, self.steps = deque[float](maxlen=3), deque[float](maxlen=3)
-        self.rows = deque[float]([row_seconds] if row_seconds else [], maxlen=3)
+        self.save_seconds, self.step_seconds, self.row_seconds = RecentMedian(), RecentMedian(), RecentMedian()
+        if row_seconds:
+            self.row_seconds.add(row_seconds)
         self.best_kept_at = 0.0
         """Charged seconds at which this process last kept the best checkpoint."""
         self._last = time.monotonic()
@@ -268,32 +290,17 @@ class CheckpointTimer:
         Those of a run take at most CHECKPOINT_FRACTION of its time: a short run on a GPU has a new best every half
         minute and takes a second to write it.
         """
-        return self.saving < CHECKPOINT_FRACTION * (elapsed - self.best_kept_at)
-
-    @property
-    def saving(self) -> float:
-        """Seconds of a checkpoint; 0 before the first one."""
-        return statistics.median_low(self.saves) if self.saves else 0.0
-
-    @property
-    def stepping(self) -> float:
-        """Seconds of a step; 0 before the first one."""
-        return statistics.median_low(self.steps) if self.steps else 0.0
-
-    @property
-    def validating(self) -> float:
-        """Seconds of a validated sequence; 0 before the first one."""
-        return statistics.median_low(self.rows) if self.rows else 0.0
+        return self.save_seconds.value < CHECKPOINT_FRACTION * (elapsed - self.best_kept_at)
 
     def save_if_due(self, training: Training, progress: Progress) -> None:
-        interval = max(CHECKPOINT_SECONDS, self.saving / CHECKPOINT_FRACTION)
+        interval = max(CHECKPOINT_SECONDS, self.save_seconds.value / CHECKPOINT_FRACTION)
         if time.monotonic() - self._last <= interval or not training.world.is_first or not training.run:
             return
         size = checkpoint.bytes_of(training.model, training.average)
         if not self._warned and (warning := low_room(training.run.path, size)):
             self._warned = True
             say(warning)
-        self.saves.append(save(training, progress))
+        self.save_seconds.add(save(training, progress))
         self._last = time.monotonic()
 
 

@@ -6,15 +6,16 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 from daybreak.core.batch import Batch
-from daybreak.core.errors import UserError
+from daybreak.core.errors import check_option
 from daybreak.schemas.run import PLATEAU_MARGIN
 
 BINS = 100
 """Number of bins of progress over which losses are averaged."""
 FLAT_BINS = 10
 FLAT_GAIN = 0.005
-"""The loss is flat if its mean over FLAT_BINS bins is less than this fraction below that of the bins before. Bins with
-another stage, mask rate or kind of sequences do not compare: the loss may rise at the change although the model learns.
+"""The loss is flat if its mean over FLAT_BINS bins is less than this fraction below that of the bins before. Only bins
+with the same stage, mask rate and kind of sequences are compared: the loss may rise at the change although the model
+learns.
 """
 
 
@@ -34,12 +35,10 @@ class SecondPhase:
     """Start earlier, as soon as the loss is below the unigram baseline and no longer falls."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.start <= 1 or self.batch < 0 or self.lr < 0 or self.length < 8:
-            raise UserError(
-                "--phase2.start must be in (0, 1], --phase2.length at least 8, --phase2.batch and --phase2.lr not "
-                "negative.",
-                "Correct the number.",
-            )
+        check_option("--phase2.start", self.start, 0 < self.start <= 1, "in (0, 1]")
+        check_option("--phase2.length", self.length, self.length >= 8, "of at least 8")
+        check_option("--phase2.batch", self.batch, self.batch >= 0, "of at least 0")
+        check_option("--phase2.lr", self.lr, self.lr >= 0, "of at least 0")
 
     @property
     def enabled(self) -> bool:

@@ -12,11 +12,11 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.terminal import say
-from daybreak.schemas.changes import Change
-from daybreak.schemas.run import Decisions
+from daybreak.schemas.run import Change, Decisions
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Checkpoint, Progress
 from daybreak.training.hardware import microbatch_cache
+from daybreak.training.hardware.compiling import say_not_compiled
 from daybreak.training.step import CompilationFailed, Training, out_of_memory_error
 
 LOWEST_RATE = 1 / 8
@@ -152,7 +152,7 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
 
 def disable_compilation(training: Training, progress: Progress, error: CompilationFailed) -> Training:
     """Continue without torch.compile from this step on."""
-    say(f"The model could not be compiled any further ({error}); training continues without torch.compile.")
+    say_not_compiled(error)
     return _record_decisions(training, without_compilation(training.decisions, progress.step), progress.step)
 
 

@@ -35,8 +35,7 @@ from daybreak.training.objectives.finish import Finish, WithEmbeddings, contrast
 from daybreak.training.objectives.objective import Objective
 from daybreak.training.phases import Phase, SecondPhase, schedule_progress
 from daybreak.training.prefetch import Prefetch
-from daybreak.training.ramp import Ramp
-from daybreak.training.schedule import Schedule
+from daybreak.training.schedule import Ramp, Schedule
 from daybreak.training.validation import Validation
 
 MARGIN_BEFORE_FINISH = 1e-6
@@ -137,7 +136,7 @@ class Training:
     def rows_of_step(self, progress: Progress, at: float) -> int:
         """Sequences of the next step over all devices, independent of their number."""
         phase = self.phase(progress, at)
-        # The second phase and the finish use the full batch.
+        # Only the first phase grows its batch.
         at = 1.0 if progress.second_from is not None or self.finishing(at) else at
         batch_multiple = phase.batch_multiple or phase.microbatch * self.world.size
         return self.ramp.rows(phase.batch, at, progress.position, batch_multiple)
@@ -239,10 +238,15 @@ class Failure:
         else:
             raise error
 
-    def compilation_failed(self) -> CompilationFailed:
-        """The error for all ranks, in the words of the compiler where it failed."""
-        error = self.compiler_error
-        return CompilationFailed("it failed in another process" if error is None else why_not_compiled(error))
+    def take_error(self) -> CompilationFailed:
+        """The error for all ranks, in the words of the compiler where it failed.
+
+        The compiler's error moves to it: its traceback leads back here and would keep the tensors of the step.
+        """
+        cause, self.compiler_error = self.compiler_error, None
+        error = CompilationFailed("it failed in another process" if cause is None else why_not_compiled(cause))
+        error.__cause__ = cause
+        return error
 
     def __bool__(self) -> bool:
         return self.out_of_memory or self.not_compiled
@@ -290,7 +294,7 @@ def take_step(
     at: float,
     *,
     second_starts: bool = False,
-    stop_requested: Callable[[], bool] = bool,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> StepResult:
     """Take one optimizer step on the next sequences, divided among ranks and microbatches.
 
@@ -374,7 +378,11 @@ class StepSums:
 
 
 def accumulate(
-    training: Training, progress: Progress, at: float, rows: int, stop_requested: Callable[[], bool] = bool
+    training: Training,
+    progress: Progress,
+    at: float,
+    rows: int,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> StepSums:
     """Add this rank's part of a step of ``rows`` sequences to the gradients, one microbatch after the other.
 
@@ -428,13 +436,34 @@ def accumulate(
         count += done.count
         if done.contrastive is not None:
             contrastive = done.contrastive
+    return _sum_over_ranks(
+        training, loss_total, contrastive, count, failure, phase.microbatch, stop_requested=stop_requested
+    )
+
+
+def _sum_over_ranks(
+    training: Training,
+    loss: Tensor,
+    contrastive: Tensor,
+    count: int,
+    failure: Failure,
+    microbatch: int,
+    *,
+    stop_requested: Callable[[], bool],
+) -> StepSums:
+    """Sum this rank's losses, targets and clock over all ranks, and take the norm of the gradients, already summed.
+
+    Raises:
+        MicrobatchTooLarge, CompilationFailed: on all ranks, with the gradients cleared.
+    """
+    world = training.world
     started = time.monotonic()
     if training.device.type == "cuda":
         # Over gloo: detects a lost peer before this rank waits inside NCCL.
         failure.out_of_memory = world.any(failure.out_of_memory)
     payload = training.clock.payload(stop_requested())
     numbers = on_device((count, failure.out_of_memory, failure.not_compiled, *payload), training.device)
-    sums = world.add(torch.cat((loss_total[None], contrastive[None].double() / world.size, numbers)))
+    sums = world.add(torch.cat((loss[None], contrastive[None].double() / world.size, numbers)))
     # If a rank has failed, the gradients are incomplete and their norm is not used.
     norm = torch.nn.utils.get_total_norm(gradients_of(training.model)).to(training.device, torch.float64)
     loss_sum, contrast, targets, out_of_memory, not_compiled, *clock_sums, norm_of_all = torch.cat(
@@ -447,11 +476,8 @@ def accumulate(
         training.optimizer.zero_grad(set_to_none=True)
         training.data_parallel.rebuild()
         if out_of_memory:
-            raise MicrobatchTooLarge(f"a microbatch of {phase.microbatch} sequences does not fit")
-        try:
-            raise failure.compilation_failed() from failure.compiler_error
-        finally:
-            del failure  # an error that its own traceback leads back to would keep the tensors of this step
+            raise MicrobatchTooLarge(f"a microbatch of {microbatch} sequences does not fit")
+        raise failure.take_error()
     return StepSums(loss=loss_sum, targets=targets, contrastive=contrast, norm=norm_of_all, clock_sums=clock_sums)
 
 

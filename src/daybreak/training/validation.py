@@ -42,7 +42,7 @@ class Validation:
     """Measures a model on fixed masked positions.
 
     Args:
-        batch: R held-out rows of L ids, opened by [CLS].
+        batch: held-out sequences, [R, L] token ids that start with [CLS].
         unigram_counts: occurrences of each id in the training split, [V].
         own: held-out sequences in the format of the recipe, evaluated at the end; None if it equals that of ``batch``.
     """

@@ -15,13 +15,14 @@ from daybreak.data.demo_corpus import docstrings as module
 from daybreak.data.demo_corpus.docstrings import (
     CORPUS,
     FILES,
+    Mask,
     Package,
     docstrings,
+    held_out,
     installed_packages,
     scan,
     write_corpus,
 )
-from daybreak.data.demo_corpus.package_task import Mask, held_out
 from daybreak.data.readers.sentences import split_sentences
 
 NOUNS = "river mountain garden winter kitchen sailor teacher window letter engine market orchard".split()

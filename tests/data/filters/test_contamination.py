@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
+from daybreak.core.words import bare_words, is_unspaced
 from daybreak.data.filters import contamination
 from daybreak.data.filters.contamination import RUN, SHORTEST, EvaluationTexts
-from daybreak.data.filters.words import bare_words, is_unspaced
 
 WORDS = [f"{first}{second}" for first in "ba ke mi no tu ra li".split() for second in "lo sa ne di mu ta po ri".split()]
 

@@ -101,7 +101,7 @@ def test_signatures_are_those_of_datatrove(corpus: list[list[str]], tmp_path: Pa
     from datatrove.data import Document
     from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
 
-    from daybreak.data.filters.words import datatrove_words
+    from daybreak.data.filters.quality_filters import datatrove_words
 
     texts = [" ".join(words) for words in corpus] + [" ".join(prose(random.Random(5), 9000))]
     write_signatures(enumerate(texts), tmp_path / "ours", 0)

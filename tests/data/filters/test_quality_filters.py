@@ -30,7 +30,7 @@ def reference(step: QualityFilter) -> Callable[[str], str | None]:
     from datatrove.pipeline import filters
     from datatrove.pipeline.filters.base_filter import get_filter_result
 
-    from daybreak.data.filters.words import datatrove_words
+    from daybreak.data.filters.quality_filters import datatrove_words
 
     words = datatrove_words()
     made = {

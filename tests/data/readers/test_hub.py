@@ -182,7 +182,7 @@ def test_a_name_stands_for_a_data_set_at_a_commit(
     assert re.fullmatch(r"[0-9a-f]{40}", file.revision)
     assert [asked.split for asked in commits] == ["train"]
     said = capsys.readouterr()
-    assert corpus.licence in said.out + said.err and corpus.size in said.out + said.err
+    assert corpus.license in said.out + said.err and corpus.size in said.out + said.err
 
 
 def test_the_licence_is_said_before_the_hub_is_asked(
@@ -213,6 +213,6 @@ def test_a_folder_of_that_name_comes_first(
 
 
 def test_a_corpus_without_a_licence_has_no_source(commits: list[hub.DataSet]) -> None:
-    with pytest.raises(UserError, match=r"No publisher offers BookCorpus under a licence.* one of: wikipedia, c4"):
+    with pytest.raises(UserError, match=r"No publisher offers BookCorpus under a license.* one of: wikipedia, c4"):
         find_files(["bookcorpus"])
     assert not commits

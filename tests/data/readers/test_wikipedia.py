@@ -11,7 +11,7 @@ from daybreak.core.errors import UserError
 from daybreak.data.readers import wikipedia
 from daybreak.data.readers.documents import DocumentRule, Skips, read_documents
 from daybreak.data.readers.inputs import ByteCounter, find_files
-from daybreak.data.readers.wikitext import passages
+from daybreak.data.readers.wikipedia import passages
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="fi">
 <siteinfo><sitename>Wikipedia</sitename><namespaces>

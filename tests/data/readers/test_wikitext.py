@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.data.readers.wikitext import is_disambiguation, passages
+from daybreak.data.readers.wikipedia import is_disambiguation, passages
 
 ARTICLE = """{{Infobox person
 | name = Anna {{nested|x}}

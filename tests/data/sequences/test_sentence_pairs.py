@@ -154,7 +154,7 @@ def test_fractions(make_text: MakeText) -> None:
     assert short.follows.all()
     filled = short.attend.sum(axis=1)
     assert 30 < filled.mean() < 45 and np.unique(filled).size > 40
-    with pytest.raises(UserError, match=r"random_fraction is 1.5, but a fraction"):
+    with pytest.raises(UserError, match=r"--rows.random-fraction is 1.5. Give a number"):
         SentencePairs(random_fraction=1.5)
 
 

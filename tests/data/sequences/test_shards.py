@@ -137,7 +137,7 @@ def test_a_file_of_another_size_or_none_is_refused(data: Path, name: str) -> Non
 
 def test_another_tokenizer_is_refused(data: Path) -> None:
     save_tokenizer(WordPiece(vocabulary=300, cased=True).train(["Other words", "other Words"]), data / "tokenizer")
-    with pytest.raises(UserError, match=r"is not the one that made its tokens. Delete"):
+    with pytest.raises(UserError, match=r"does not match the one that encoded its shards. Delete"):
         open_shards(data)
 
 

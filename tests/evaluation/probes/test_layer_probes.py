@@ -32,7 +32,7 @@ WriteTask = Callable[..., Path]
 WORDS = "sun warm bright summer beach rain cold dark winter storm".split()
 
 
-def standardised(known: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def standardize(known: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     known, asked = known.astype(np.float64), asked.astype(np.float64)
     middle, spread = known.mean(axis=0), known.std(axis=0)
     return (known - middle) / spread, (asked - middle) / spread
@@ -83,7 +83,7 @@ def test_scores_equal_scikit_learn_by_hand(frozen: FrozenModel, write_task: Writ
     known = pooled_states(frozen, [text for (text,) in train.texts], 64)
     asked = pooled_states(frozen, [text for (text,) in data.dev.texts], 64)
     for layer in found.layers:
-        seen, judged = standardised(known[layer.layer], asked[layer.layer])
+        seen, judged = standardize(known[layer.layer], asked[layer.layer])
         head = LogisticRegression(C=CLASSIFICATION_C, max_iter=1000).fit(seen, train.targets)
         wanted = f1_score(data.dev.targets, head.predict(judged), average="macro", labels=[0, 1, 2], zero_division=0)
         assert layer.score == pytest.approx(wanted, abs=1e-9)
@@ -111,7 +111,7 @@ def test_numbers_for_pairs_are_read_off_how_the_texts_differ(frozen: FrozenModel
     np.testing.assert_array_equal(features, np.concatenate([abs(u - v), u * v], axis=2))
     known = text_features(frozen, train.texts, 64, quiet)
     for layer in found.layers:
-        seen, judged = standardised(known[layer.layer], features[layer.layer])
+        seen, judged = standardize(known[layer.layer], features[layer.layer])
         ridge = Ridge(alpha=REGRESSION_ALPHA).fit(seen, train.targets)
         assert layer.score == pytest.approx(spearmanr(ridge.predict(judged), data.dev.targets).statistic, abs=1e-6)
 

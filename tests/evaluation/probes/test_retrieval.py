@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
 
 from daybreak.evaluation.probes import retrieval as module
-from daybreak.evaluation.probes.bm25 import bm25_scores, standardised
+from daybreak.evaluation.probes.bm25 import bm25_scores, standardize
 from daybreak.evaluation.probes.retrieval import (
     document_texts,
     embed_texts,
@@ -145,7 +145,7 @@ def test_bm25_is_that_of_the_library() -> None:
     assert scores[0] == pytest.approx(index.get_scores([w for w in queries[0].split() if w in index.vocab_dict]))
     assert not scores[1].any()
     assert ranks_of_partners(scores[[2] * 4][:, [3, 0, 1, 2]][:, [0, 1, 2, 3]])[0] == 1.0
-    assert standardised(scores)[1].tolist() == [0.0] * 30
+    assert standardize(scores)[1].tolist() == [0.0] * 30
 
 
 def test_embeddings_are_the_means_of_stock_transformers(tokenizer: Tokenizer) -> None:

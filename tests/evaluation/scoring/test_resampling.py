@@ -132,7 +132,7 @@ def test_a_difference_within_the_spread_over_seeds_makes_no_claim():
     a, b = ([answered(right) for right in side] for side in ((1200, 1240, 1280), (1220, 1260, 1300)))
     found = compared(cells(a), cells(b), kind="classification", metric="accuracy", classes=2)
     assert (found.a, found.b, found.spread) == pytest.approx((0.62, 0.63, 0.02))
-    assert found.low > 0 and found.verdict == "B is ahead by no more than the spread, no claim"
+    assert found.low > 0 and found.verdict == "B is ahead by no more than the standard deviation, no claim"
 
 
 def test_seeds_that_cancel_leave_a_difference_of_exactly_zero():

@@ -12,8 +12,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json_lines
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
-from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import TraceRecord
+from daybreak.schemas.run import MachineRecord, TraceRecord
 from daybreak.training.monitoring import journal as module
 from daybreak.training.monitoring.journal import Journal, cut_back
 

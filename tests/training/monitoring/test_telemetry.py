@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from daybreak.schemas.changes import DeviceUse, MachineRecord
+from daybreak.schemas.run import DeviceUse, MachineRecord
 from daybreak.training.monitoring import telemetry
 from daybreak.training.monitoring.telemetry import Accelerators, Telemetry
 

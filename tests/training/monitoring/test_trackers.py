@@ -21,7 +21,7 @@ from small_records import DEVICES, MACHINE, VALIDATION, step_record
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.run import MachineRecord
 from daybreak.training.monitoring import trackers
 from daybreak.training.monitoring.trackers import TRACKERS, Remote, check_trackers
 

@@ -17,7 +17,7 @@ from daybreak.core.errors import UserError
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training.checkpoint import optimizer_tensors, restore_optimizer
 from daybreak.training.optim import muon
-from daybreak.training.optim.muon import Muon, MuonOptimizer, orthogonalised
+from daybreak.training.optim.muon import Muon, MuonOptimizer, orthogonalize
 
 RATE, DECAY = 0.02, 0.1
 
@@ -86,17 +86,17 @@ def test_singular_values_go_where_the_polynomial_sends_them(
     count: int, rows: int, columns: int, size: float, seed: int
 ) -> None:
     matrices = size * torch.randn(count, rows, columns, generator=torch.Generator().manual_seed(seed))
-    found = orthogonalised(matrices)
+    found = orthogonalize(matrices)
     for matrix, solved in zip(matrices.numpy(), found.numpy()):
         np.testing.assert_allclose(solved, iterated(matrix), atol=5e-4)
-        alone = orthogonalised(torch.from_numpy(matrix)[None])[0].numpy()
+        alone = orthogonalize(torch.from_numpy(matrix)[None])[0].numpy()
         np.testing.assert_allclose(solved, alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_result_is_nearly_orthogonal_and_has_the_singular_vectors(dtype: torch.dtype) -> None:
     matrix = torch.randn(40, 96, generator=torch.Generator().manual_seed(5))
-    found = orthogonalised(matrix[None], dtype)[0].double()
+    found = orthogonalize(matrix[None], dtype)[0].double()
     left, _, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     assert torch.linalg.svdvals(found).min() > 0.65 and torch.linalg.svdvals(found).max() < 1.25
     inside = left.T @ found @ right.T

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from daybreak.core.errors import UserError, reason
+from daybreak.core.words import bare_words, is_unspaced
 from daybreak.data.filters.filter import Filter
-from daybreak.data.filters.words import bare_words, is_unspaced
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import RECORDS, TEXT, InputFile, read_lines, suffixes
 from daybreak.data.readers.tables import LARGEST_ROW

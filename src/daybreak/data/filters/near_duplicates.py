@@ -33,7 +33,7 @@ import numpy as np
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_array, write_npy
 from daybreak.data.filters.filter import LONGEST_FILTERED, Filter, missing_extra
-from daybreak.data.filters.words import datatrove_words
+from daybreak.data.filters.quality_filters import datatrove_words
 
 if TYPE_CHECKING:
     from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature

@@ -8,16 +8,42 @@ letters. The reasons to remove a document are the names that datatrove gives the
 
 from __future__ import annotations
 
+import functools
+import itertools
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from daybreak.core.errors import UserError
+from daybreak.core.words import spaced_words
 from daybreak.data.filters.filter import LONGEST_FILTERED, Context, DocumentFilter, FilterFunction, missing_extra
-from daybreak.data.filters.words import datatrove_words
+from daybreak.data.readers.sentences import split_sentences
 
 if TYPE_CHECKING:
     from datatrove.pipeline.filters.base_filter import BaseFilter
+    from datatrove.utils.word_tokenizers import WordTokenizer
+
+
+@functools.cache
+def datatrove_words() -> WordTokenizer:
+    """Return ``spaced_words`` and ``split_sentences`` as a datatrove tokenizer, without spaCy and downloads."""
+    from datatrove.utils.word_tokenizers import WordTokenizer  # an extra
+
+    class PlainWords(WordTokenizer):
+        def word_tokenize(self, text: str) -> list[str]:
+            return spaced_words(text)
+
+        def sent_tokenize(self, text: str) -> list[str]:
+            return split_sentences(text)
+
+        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+            """Return one span per sentence; datatrove uses only their number."""
+            ends = [0]
+            for sentence in split_sentences(text):
+                ends.append(ends[-1] + len(sentence) + 1)
+            return [(start, end - 1) for start, end in itertools.pairwise(ends)]
+
+    return PlainWords()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,7 +123,7 @@ class KnownCorpus:
     address: str
     """``hf://owner/name@commit:config/split``"""
     size: str
-    licence: str
+    license: str
 
 
 KNOWN_CORPORA = {
@@ -153,13 +153,13 @@ def find_corpus(given: str) -> KnownCorpus | None:
     """Return the public corpus that ``given`` names; None for anything else, also for a file or folder of that name.
 
     Raises:
-        UserError: ``given`` names a corpus that nobody publishes under a licence.
+        UserError: ``given`` names a corpus that nobody publishes under a license.
     """
     if os.path.exists(given):
         return None
     if given in _WITHOUT_SOURCE:
         raise UserError(
-            f"No publisher offers {_WITHOUT_SOURCE[given]} under a licence, so '{given}' has no source.",
+            f"No publisher offers {_WITHOUT_SOURCE[given]} under a license, so '{given}' has no source.",
             f"Give your own copy as files, or one of: {', '.join(KNOWN_CORPORA)}.",
         )
     return KNOWN_CORPORA.get(given)

@@ -95,15 +95,15 @@ class ByteCounter:
 def addresses(inputs: Iterable[str | Path]) -> list[str]:
     """Return the inputs as strings, with the address of each known corpus in place of its name.
 
-    The size and licence of a known corpus are printed.
+    The size and license of a known corpus are printed.
 
     Raises:
-        UserError: a corpus that nobody publishes under a licence.
+        UserError: a corpus that nobody publishes under a license.
     """
     found = []
     for given in map(str, inputs):
         if corpus := hub.find_corpus(given):
-            say(f"Corpus '{given}': {corpus.title}; {corpus.size}. Licence: {corpus.licence}.")
+            say(f"Corpus '{given}': {corpus.title}; {corpus.size}. License: {corpus.license}.")
             given = corpus.address
         found.append(given)
     return found
@@ -112,7 +112,7 @@ def addresses(inputs: Iterable[str | Path]) -> list[str]:
 def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[InputFile]:
     """Resolve files, folders (recursive), globs, data sets (``hf://``), known corpora and ``-``.
 
-    The files are sorted within each input, and each file counts once. The size and licence of a known corpus are
+    The files are sorted within each input, and each file counts once. The size and license of a known corpus are
     printed before it is fetched. ``InputFile.given`` is its address: to look up files by input, call ``addresses``
     first.
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daybreak.core.batch import Batch
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, check_option
 from daybreak.data.sequences.sampler import SequencesConfig, ShuffledSampler, TokenIds, framed, uniforms
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
@@ -52,8 +52,8 @@ class SentencePairs(SequencesConfig):
 
     def __post_init__(self) -> None:
         for name in ("short_fraction", "random_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but a fraction lies in [0, 1].", "Correct it.")
+            value = getattr(self, name)
+            check_option(f"--rows.{name.replace('_', '-')}", value, 0 <= value <= 1, "in [0, 1]")
 
     def build(
         self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, token_ids: TokenIds | None = None

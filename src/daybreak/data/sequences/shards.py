@@ -177,8 +177,7 @@ class BlockReader:
         return np.lib.stride_tricks.sliding_window_view(self._values, width)[starts]
 
     def _check_all(self, blocks: np.ndarray) -> None:
-        """Check several blocks at a time: the first batches of a run touch hundreds, and hashing frees the lock of
-        Python."""
+        """Check several blocks at a time: the first batches of a run touch hundreds, and hashing releases the GIL."""
         if len(blocks) < 2:
             for block in blocks.tolist():
                 self._check(block)
@@ -276,7 +275,7 @@ def open_shards(data: Path) -> Shards:
     manifest: Manifest = read_json(data / "manifest.json", Manifest)
     if tokenizer_fingerprint(data / "tokenizer") != manifest.tokenizer:
         raise UserError(
-            f"The tokenizer in '{data}' is not the one that made its tokens.",
+            f"The tokenizer in '{data}' does not match the one that encoded its shards.",
             f"Delete '{data}' and prepare the data again.",
         )
     counts = BlockReader(data, manifest.unigram_counts, np.dtype("<u8"))

@@ -1,4 +1,4 @@
-"""Pairs of neighbouring spans of one document for a contrastive loss; a function of (seed, position).
+"""Pairs of neighboring spans of one document for a contrastive loss; a function of (seed, position).
 
 A passage is a document, or one of the equal parts of at most PASSAGE tokens of a longer document. Each epoch visits all
 passages once, in an order keyed by the seed. Sequences 2i and 2i + 1 of the run are two spans of one passage, with

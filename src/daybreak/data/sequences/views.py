@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daybreak.core.batch import Batch
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, check_option
 from daybreak.data.sequences.sampler import GOLDEN, RowSampler, SequencesConfig, TokenIds, draws, hashed, splitmix
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
@@ -47,10 +47,10 @@ class ViewRows(SequencesConfig):
 
     def __post_init__(self) -> None:
         for name in ("fraction", "until", "later_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"--rows.{name} must be in [0, 1].", "Correct the number.")
-        if not 0 <= self.drop < 1 or self.most < 0:
-            raise UserError("--rows.drop must be in [0, 1) and --rows.most at least 0.", "Correct the number.")
+            value = getattr(self, name)
+            check_option(f"--rows.{name.replace('_', '-')}", value, 0 <= value <= 1, "in [0, 1]")
+        check_option("--rows.drop", self.drop, 0 <= self.drop < 1, "in [0, 1)")
+        check_option("--rows.most", self.most, self.most >= 0, "of at least 0")
         if not 2 <= self.shortest <= self.longest:
             raise UserError(
                 f"Views cannot have {self.shortest} to {self.longest} tokens.",
@@ -109,7 +109,7 @@ class ViewSampler(RowSampler):
         ends = np.ones((sequences, views, 1), bool)
         tokens = np.concatenate([tokens, np.full((sequences, views, 1), sep)], axis=2).reshape(sequences, -1)
         kept = np.concatenate([kept, ends], axis=2).reshape(sequences, -1)
-        # Kept tokens move to the front and repeat until the sequence is full.
+        # A stable argsort of booleans moves the kept tokens to the front; they repeat until the sequence is full.
         order = np.argsort(~kept, axis=1, kind="stable")
         place = np.arange(room) % kept.sum(axis=1, keepdims=True)
         filled: np.ndarray = np.take_along_axis(tokens, np.take_along_axis(order, place, axis=1), axis=1)

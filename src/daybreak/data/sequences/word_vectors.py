@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import check_option
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
@@ -37,12 +37,9 @@ class WordVectors:
     """Maximum distance of two tokens that occur together; a pair counts 1 / distance."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight <= 1:
-            raise UserError("--word-vectors.weight must be in [0, 1].", "Correct the number.")
-        if self.tokens < 1 or not 1 <= self.window <= 100:
-            raise UserError(
-                "--word-vectors.tokens must be at least 1 and --word-vectors.window in [1, 100].", "Correct the number."
-            )
+        check_option("--word-vectors.weight", self.weight, 0 <= self.weight <= 1, "in [0, 1]")
+        check_option("--word-vectors.tokens", self.tokens, self.tokens >= 1, "of at least 1")
+        check_option("--word-vectors.window", self.window, 1 <= self.window <= 100, "from 1 to 100")
 
 
 def word_vectors(

@@ -5,7 +5,7 @@ splits them by the number of processors, and for some normalizer settings. Daybr
 
 - A word goes through tokie only if each of its characters is trusted. All other words go through ``tokenizers``.
 - When a character first appears, both libraries encode it in SURROUNDINGS. It is trusted if all ids agree.
-- Characters that interact with their neighbours (combining marks, joiners, Hangul jamo) are never trusted. The one
+- Characters that interact with their neighbors (combining marks, joiners, Hangul jamo) are never trusted. The one
   exception are marks that stay in place, if the tokenizer is WordPiece with the normalizer of BERT.
 """
 
@@ -41,7 +41,7 @@ SURROUNDINGS = (
 )  # fmt: skip
 UNKNOWN, TRUSTED, UNTRUSTED = range(3)
 JOINING = {"Cc", "Cf", "Cn", "Co", "Cs"}
-"""Unicode categories of characters that change their neighbours, or that differ between versions of Unicode."""
+"""Unicode categories of characters that change their neighbors, or that differ between versions of Unicode."""
 MARKS = {"Mn", "Mc", "Me"}
 AMBIGUOUS = {"Nl", "Zs", "Zl", "Zp"}
 """Letter numbers and unusual spaces (and circled letters): libraries disagree on whether they are letters. In a

@@ -70,7 +70,7 @@ def bm25_scores(passages: Sequence[str], queries: Sequence[str]) -> np.ndarray:
     return scores
 
 
-def standardised(scores: np.ndarray) -> np.ndarray:
+def standardize(scores: np.ndarray) -> np.ndarray:
     """Scores [..., N] of each query with mean 0 and deviation 1, so that those of two rankers add up."""
     spread = scores.std(axis=-1, keepdims=True)
     return (scores - scores.mean(axis=-1, keepdims=True)) / np.where(spread > 0, spread, 1.0)

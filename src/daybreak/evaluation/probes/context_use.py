@@ -125,7 +125,7 @@ def _spans(stream: np.ndarray, document_ends: np.ndarray, special: SpecialIds) -
 
 
 def _loss_with(model: Encoder, spans: np.ndarray, tokens: int, special: SpecialIds) -> float:
-    """Return the mean loss on the middle token of each span if its ``tokens`` nearest neighbours are visible."""
+    """Return the mean loss on the middle token of each span if its ``tokens`` nearest neighbors are visible."""
     middle = SPAN_TOKENS // 2
     first = max(0, middle - (tokens + 1) // 2)
     visible = spans[:, first : first + tokens + 1].copy()

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 
 from daybreak.core.encoder import Encoder
-from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_scores, ranks_of, standardised
+from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_scores, ranks_of, standardize
 from daybreak.evaluation.probes.context_use import document_bounds, padded_batch
 from daybreak.schemas.run import RankerScore, Retrieval, RetrievalExample, SpecialIds
 from daybreak.training.objectives.finish import embed
@@ -87,7 +87,7 @@ def rank_passages(embed: Embed, texts: Sequence[str], name: str = "") -> Retriev
     found = embed([*passages, *queries])
     dense = (found[len(pairs) :] @ found[: len(pairs)].T).astype(np.float64)
     sparse = bm25_scores(passages, queries)
-    words, vectors = standardised(sparse), standardised(dense)
+    words, vectors = standardize(sparse), standardize(dense)
     tried = np.stack([ranks_of_partners(words + weight * vectors) for weight in DENSE_WEIGHTS])
     halves = [best_weight(tried[:, 1::2]), best_weight(tried[:, ::2])]
     chosen = np.resize(halves, len(pairs))  # the even queries, then the odd ones, in turn

@@ -67,7 +67,7 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor", *, count_varie
     from torch import _dynamo
 
     keep_compiled()
-    # Torch warns on most home GPUs that they are too small for a tuning which nobody asks for.
+    # Silences "Not enough SMs to use max_autotune_gemm" on consumer GPUs; Daybreak does not autotune.
     logging.getLogger("torch._inductor.utils").setLevel(logging.ERROR)
     torch.compiler.reset()  # graphs of an earlier model in this process count against the limit
     _dynamo.config.recompile_limit = MAX_GRAPHS
@@ -121,7 +121,7 @@ def try_compiled(
         # If the compiler was not the cause, the same step raises the error again uncompiled.
         model.compiled = None
         why = why_not_compiled(error)
-        say(f"The model could not be compiled ({why}); training continues without torch.compile.")
+        say_not_compiled(why)
         return why
     finally:
         model.zero_grad(set_to_none=True)
@@ -131,6 +131,10 @@ def try_compiled(
 def why_not_compiled(error: Exception) -> str:
     """The first line of the compiler's error message, which torch wraps in an error of its own."""
     return reason(getattr(error, "inner_exception", error))
+
+
+def say_not_compiled(why: object) -> None:
+    say(f"The model could not be compiled ({why}); training continues without torch.compile.")
 
 
 def failed_to_compile(error: BaseException) -> bool:

@@ -98,7 +98,7 @@ def matmul_rates(device: torch.device) -> dict[str, float]:
     """
     size = SIZE[device.type]
     dtypes = (torch.float32, getattr(torch, half_precision(device)))
-    # Fine-tuning asks on a CPU, after the seed of its dropout was set: torch's own generator must not move.
+    # Fine-tuning calls this after torch.manual_seed; a generator of its own leaves the global one alone.
     chance = torch.Generator().manual_seed(0) if device.type == "cpu" else None
     factors = [torch.randn(2, size, size, device=device, generator=chance).to(dtype) for dtype in dtypes]
     best = [float("inf")] * len(dtypes)

@@ -42,7 +42,7 @@ def check_room(folder: Path, *, checkpoint_bytes: int, model_bytes: int) -> None
         raise UserError(
             f"The run will write up to {gigabytes(needed)} to '{folder}', but only "
             f"{gigabytes(free + replaceable)} are free there.",
-            "Free some room, or choose a folder on another disk with --out.",
+            "Free disk space, or choose a folder on another disk with --out.",
         )
 
 
@@ -56,7 +56,7 @@ def low_room(folder: Path, checkpoint_bytes: int) -> str | None:
         return None
     return (
         f"Only {gigabytes(free)} are left where '{folder}' lies, and a checkpoint takes {gigabytes(checkpoint_bytes)}: "
-        "free some room soon, or the run will stop at the first one that does not fit."
+        "free disk space soon, or the run will stop at the first one that does not fit."
     )
 
 

@@ -13,8 +13,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import damaged, parse_json, read_json_lines, write_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
-from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import Decisions, StepRecord, TraceRecord, ValidationRecord
+from daybreak.schemas.run import Decisions, MachineRecord, StepRecord, TraceRecord, ValidationRecord
 
 
 class Journal:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from daybreak.core.terminal import Work, duration, say
-from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import PLATEAU_MARGIN, StepRecord, ValidationRecord
+from daybreak.schemas.run import PLATEAU_MARGIN, MachineRecord, StepRecord, ValidationRecord
 
 
 class Monitor(Protocol):
@@ -29,7 +28,7 @@ class Monitor(Protocol):
 class Live(Monitor):
     """The progress line: stage, losses, speed, and the rest of the budget."""
 
-    def __init__(self, work: Work, seconds: float | None, plateau_loss: float, remark: Callable[[], str] = str):
+    def __init__(self, work: Work, seconds: float | None, plateau_loss: float, remark: Callable[[], str] = lambda: ""):
         self._work = work
         self._seconds = seconds
         self._plateau_loss = plateau_loss

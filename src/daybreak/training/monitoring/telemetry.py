@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from daybreak.schemas.changes import DeviceUse, MachineRecord
+from daybreak.schemas.run import DeviceUse, MachineRecord
 
 SECONDS = 30.0
 FIRST_SECONDS = 1.0

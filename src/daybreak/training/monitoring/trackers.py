@@ -28,8 +28,7 @@ from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import fingerprint, nearest, to_dict
 from daybreak.core.terminal import say
-from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.run import StepRecord, ValidationRecord
+from daybreak.schemas.run import MachineRecord, StepRecord, ValidationRecord
 from daybreak.training.monitoring.tracker_process import TrackerSettings
 
 TITLES = {"wandb": "Weights & Biases", "tensorboard": "TensorBoard", "trackio": "trackio"}

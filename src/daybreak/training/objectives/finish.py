@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, check_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +51,14 @@ class Finish:
     """Fraction of the pairs that are replaced by ordinary sequences, so that the masked loss does not rise."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start <= 1 or not self.temperature > 0 or not self.weight >= 0 or self.batch < 0:
-            raise UserError(
-                "--finish.start must be in [0, 1], --finish.temperature positive, --finish.weight and --finish.batch "
-                "not negative.",
-                "Correct the number.",
-            )
+        check_option("--finish.start", self.start, 0 <= self.start <= 1, "in [0, 1]")
+        check_option("--finish.temperature", self.temperature, self.temperature > 0, "above 0")
+        check_option("--finish.weight", self.weight, self.weight >= 0, "of at least 0")
+        check_option("--finish.batch", self.batch, self.batch >= 0, "of at least 0")
         if self.views < 0 or self.ordinary < 0 or not self.views + self.ordinary < 1:
             raise UserError(
                 "--finish.views and --finish.ordinary must not be negative, and their sum must be below 1.",
-                "Correct the numbers.",
+                "Give two fractions whose sum is below 1.",
             )
         if not 4 <= self.shortest <= self.longest or self.shortest > self.length - 2:
             raise UserError(
@@ -171,7 +169,7 @@ class Pooling(Encoder):
         super().__init__()
         self._model, self._only = model, only
         self.vocabulary, self.hidden_size = model.vocabulary, model.hidden_size
-        self.compiled, self.compiled_loss = model.compiled, model.compiled_loss  # the loss of the masked tokens asks
+        self.compiled, self.compiled_loss = model.compiled, model.compiled_loss  # read by ``decoded``
         self.embeddings: Tensor | None = None
         """[B, D] of the last forward pass; None before."""
 

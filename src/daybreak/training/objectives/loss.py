@@ -47,7 +47,7 @@ class Buffers(threading.local):
     def take(self, rows: int, weight: Tensor, product: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return uninitialized logits [rows, V] in ``product``, probabilities [rows, V] in float32, and a gradient of
         ``weight`` [V, D] in ``product``; they are valid until the next call."""
-        # Tensors without numbers, and those of a validation, cannot be used in training.
+        # Never keep meta, fake or inference-mode tensors: a later training step cannot use them.
         if type(weight.data) is not Tensor or weight.device.type != "cpu" or torch.is_inference_mode_enabled():
             return self._made(rows, weight, product)
         key = (weight.shape, product)

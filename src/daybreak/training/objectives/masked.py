@@ -13,7 +13,7 @@ from torch import Tensor
 
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, check_option
 from daybreak.core.rng import draws
 from daybreak.training.objectives.loss import CHUNK
 from daybreak.training.objectives.objective import Objective, decoded, is_special
@@ -94,13 +94,9 @@ class Masked(Objective):
     """Factor of the next-sentence loss. BERT adds it unweighted."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.next_sentence_weight <= 1:
-            raise UserError(
-                f"--objective.next-sentence-weight is {self.next_sentence_weight:g}, not in (0, 1].",
-                "Correct it, or leave next sentences out (recipe bert-8gb).",
-            )
-        if not 0 < self.rate < 1:
-            raise UserError(f"--objective.rate is {self.rate:g}, which is not between 0 and 1.", "Correct it.")
+        weight = self.next_sentence_weight
+        check_option("--objective.next-sentence-weight", weight, 0 < weight <= 1, "in (0, 1]")
+        check_option("--objective.rate", self.rate, 0 < self.rate < 1, "between 0 and 1")
         if self.count not in COUNTS:
             raise UserError(f"--objective.count cannot be '{self.count}'.", f"Use one of: {', '.join(COUNTS)}.")
         if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1.0) > 1e-6:

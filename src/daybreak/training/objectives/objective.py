@@ -14,7 +14,7 @@ from torch import Tensor
 
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, check_option
 from daybreak.core.rng import draws
 from daybreak.core.serialization import Component
 from daybreak.schemas.run import SpecialIds
@@ -90,12 +90,13 @@ class CausalThenMasked(Objective):
     """Mask rates. The masked stage has as many parts of equal length; at most four."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.causal_fraction < 1 or not 0 < self.causal_targets <= 1:
-            raise UserError(
-                "--objective.causal-fraction must be in [0, 1) and causal-targets in (0, 1].", "Correct it."
-            )
+        check_option("--objective.causal-fraction", self.causal_fraction, 0 <= self.causal_fraction < 1, "in [0, 1)")
+        check_option("--objective.causal-targets", self.causal_targets, 0 < self.causal_targets <= 1, "in (0, 1]")
         if not 1 <= len(self.mask_rates) <= 4 or not all(0 < rate < 1 for rate in self.mask_rates):
-            raise UserError("--objective.mask-rates takes one to four fractions between 0 and 1.", "Correct them.")
+            raise UserError(
+                f"--objective.mask-rates cannot be {' '.join(map(str, self.mask_rates)) or 'empty'}.",
+                "Give one to four fractions between 0 and 1.",
+            )
 
     def stage(self, progress: float) -> str:
         return "causal" if progress < self.causal_fraction else "masked"

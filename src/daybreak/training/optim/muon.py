@@ -159,7 +159,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         for batch in batches(targets):
             nesterov = torch.cat([now[i].lerp(mean[i], group["momentum"]) for i in batch])
             dtype = group["newton_schulz"] or newton_schulz_dtype(nesterov.device.type)
-            solved = orthogonalised(nesterov, dtype).split([len(targets[i]) for i in batch])
+            solved = orthogonalize(nesterov, dtype).split([len(targets[i]) for i in batch])
             for i, direction in zip(batch, solved):
                 targets[i].add_(direction, alpha=-group["lr"] * ADAMW_RMS * math.sqrt(direction.shape[2]))
 
@@ -203,7 +203,7 @@ def batches(stacks: list[Tensor]) -> Iterator[list[int]]:
     yield from alike.values()
 
 
-def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Bring every singular value of each matrix [N, R, C] near 1: U S V^T to nearly U V^T, in ``dtype``.
 
     The quintic Newton-Schulz iteration of Muon (Jordan 2024). Singular values below about a thousandth of the Frobenius

@@ -6,7 +6,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.data.filters.words import WORD_CHARACTERS, bare_words, spaced_words
+from daybreak.core.words import WORD_CHARACTERS, bare_words, spaced_words
 
 WILD = st.text(st.characters() | st.sampled_from(" \n_'\u2019-.aZ9\u00e9\u0301\u4f60\u0e01\u0e31\u0939\u093f\u00df"))
 
