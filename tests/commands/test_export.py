@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,8 +54,25 @@ def test_a_model_that_failed_its_parity_check_gets_no_onnx(
     monkeypatch.setattr("daybreak.exporting.onnx.check_onnx_installed", lambda: None)
     (run / "model" / REFUSED).write_text("logits differ")
     told = refused("export", run, "--out", tmp_path / "out", "--onnx")
-    assert "failed its parity check, so no ONNX is written. Read REFUSED.txt there" in " ".join(told.split())
+    assert "failed its parity check, so do not use it. Read REFUSED.txt there" in " ".join(told.split())
     assert (tmp_path / "out" / REFUSED).exists() and not (tmp_path / "out" / "onnx").exists()
+    assert "do not use it" in " ".join(refused("export", run, "--out", tmp_path / "again").split())
+
+
+def test_an_export_appears_after_its_parity_check(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the same command can be given again if it is stopped before."""
+    out = tmp_path / "out"
+
+    def stop(folder: Path, **_: Any) -> None:
+        assert (folder / "model.safetensors").is_file() and not out.exists()
+        raise Interrupted("stopped")
+
+    monkeypatch.setattr("daybreak.exporting.parity.check_parity", stop)
+    with pytest.raises(Interrupted):
+        export(run / "model", out=out)
+    assert not list(tmp_path.glob("*out*"))
 
 
 def test_a_stopped_run_gives_its_newest_checkpoint(

@@ -48,6 +48,16 @@ def test_dense_search_is_brute_force_over_sentence_transformers(searcher: Search
     assert np.sort(scores) == pytest.approx(np.sort(theirs)[-20:], abs=4e-3)
 
 
+def test_a_query_is_answered_after_a_change_of_the_folder(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = searcher.index.source.model.parent
+    monkeypatch.chdir(run.parent)
+    opened = open_search(run.name)
+    monkeypatch.chdir(tmp_path)
+    assert opened.search(WORDS) == searcher.search(WORDS)
+
+
 @pytest.mark.parametrize("top", [1, 7, 100_000])
 def test_dense_search_is_brute_force_over_the_vectors(searcher: Searcher, top: int) -> None:
     scores = np.asarray(searcher.index.vectors, np.float32) @ searcher.embed(WORDS)

@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, keywords, load_recipe_file, parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import is_empty, make_folder, read_json
+from daybreak.core.files import is_empty, make_folder, read_json, whole_folder
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.schemas.run import Decisions
@@ -69,8 +69,8 @@ def export(
     autocast and its heads load. The keywords are the options of ``daybreak export``.
 
     Raises:
-        UserError: the folder is neither, has nothing to export, or ``out`` is not empty; a package for ONNX is missing,
-            or ONNX Runtime and torch disagree or the parity check failed (the folder is then written without ONNX).
+        UserError: the folder is neither, has nothing to export, or ``out`` is not empty; a package for ONNX is missing;
+            or the parity check failed, or ONNX Runtime and torch disagree (the folder is then written, without ONNX).
     """
     from daybreak.exporting.hugging_face import copy_model_folder
     from daybreak.exporting.onnx import FILE, check_onnx_installed, write_onnx
@@ -89,7 +89,8 @@ def export(
         for flag, given in (("--best", best), ("--data", data is not None)):
             if given:
                 raise UserError(f"{flag} applies to runs only, and '{run}' is a model.", f"Leave {flag} out.")
-        _export_model(run, out, attend_padding)
+        with whole_folder(out) as new:
+            _export_model(run, new, attend_padding)
     elif attend_padding is not None:
         raise UserError(
             "--attend-padding applies to published models only.", "Leave it out: a run records how it was trained."
@@ -102,10 +103,11 @@ def export(
         copy_model_folder(source.model, out)
         say(f"Copied the finished model to {out}.")
     else:
-        _export_checkpoint(source, source.best if best else source.checkpoints, out, data_of(run, data))
-    if onnx and (out / REFUSED).exists():
+        with whole_folder(out) as new:
+            _export_checkpoint(source, source.best if best else source.checkpoints, new, data_of(run, data))
+    if (out / REFUSED).exists():
         raise UserError(
-            f"The model in '{out}' failed its parity check, so no ONNX is written.",
+            f"The model in '{out}' failed its parity check, so do not use it.",
             f"Read {REFUSED} there and export the model again.",
         )
     if onnx:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 WATCH_SECONDS = 1.0
 """Seconds between checks of the parent process."""
+WORKERS = threading.RLock()
+"""Held by the thread that uses this process's pool of workers: loky has one for all threads, and ends it for all."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """Holds the limit of a container's memory, or ``max``."""
 DRIVER = Path("/proc/driver/nvidia/version")

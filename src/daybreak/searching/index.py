@@ -158,7 +158,7 @@ def find_source(run: Path, data: Path) -> SearchSource:
     longest = min(config["max_position_embeddings"], settings["model_max_length"])
     tokenizer = load_tokenizer(model)
     tokenizer.encode_special_tokens = True  # as in the text, so that a query such as [MASK] is words
-    return SearchSource(model, data, shards, tokenizer, longest)
+    return SearchSource(model.absolute(), data, shards, tokenizer, longest)
 
 
 def _data_folder(run: Path, data: Path | None, state: SearchIndex | None, own: bool) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,22 @@ def unpacked(folder: Path) -> Heavy:
 
 def place_of(load: Heavy, number: int) -> int:
     return number * number + load.folder.is_dir()
+
+
+def test_threads_that_need_workers_take_turns() -> None:
+    """The first one to end would otherwise end the workers of the other, which then waits for ever."""
+    entered = threading.Event()
+
+    def second() -> None:
+        with released():
+            entered.set()
+
+    with released(), released():  # a thread may hold them twice
+        other = threading.Thread(target=second)
+        other.start()
+        assert not entered.wait(0.2)
+    assert entered.wait(10)
+    other.join()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from daybreak.core.errors import UserError
-from daybreak.core.process import end_with
+from daybreak.core.process import WORKERS, end_with
 
 Result = TypeVar("Result")
 
@@ -63,14 +63,18 @@ def over_parts(
 
 @contextmanager
 def released() -> Iterator[None]:
-    """End the worker processes on exit; otherwise they stay idle for minutes and keep their memory."""
-    try:
-        yield
-    finally:
-        if "joblib.externals.loky" in sys.modules:
-            from joblib.externals.loky import get_reusable_executor
+    """End the worker processes on exit; otherwise they stay idle for minutes and keep their memory.
 
-            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+    Another thread that needs workers waits until then.
+    """
+    with WORKERS:
+        try:
+            yield
+        finally:
+            if "joblib.externals.loky" in sys.modules:
+                from joblib.externals.loky import get_reusable_executor
+
+                get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def write_task(task: Callable[[int], object], place: Path) -> None:

@@ -31,7 +31,7 @@ import torch
 from safetensors import SafetensorError
 
 from daybreak.core.errors import Interrupted, UserError, reason
-from daybreak.core.process import end_with, machine_memory, usable_cores
+from daybreak.core.process import WORKERS, end_with, machine_memory, usable_cores
 from daybreak.core.terminal import Work
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
 from daybreak.schemas.tasks import FinetuningRun
@@ -211,7 +211,7 @@ def _processes(workers: int) -> Iterator[dict[str, Any]]:
 
     # A pretraining or a forecast in this process leaves its memory reserved on the first GPU, which the workers need.
     torch.cuda.empty_cache()
-    with tempfile.TemporaryDirectory() as claims:
+    with WORKERS, tempfile.TemporaryDirectory() as claims:
         # Count the GPUs here: a process that has initialized CUDA can no longer choose one.
         start = (claims, _visible_devices(), os.getpid())
         try:
