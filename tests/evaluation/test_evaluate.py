@@ -43,6 +43,20 @@ def test_a_full_disk_at_the_last_copy_of_a_model_keeps_the_fine_tuning(
     assert (tmp_path / "kept" / "model.safetensors").is_file() and "were finished" in capsys.readouterr().out
 
 
+def test_dev_rows_that_are_training_rows_are_told(
+    encoder: Path, write_task: WriteTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = write_task(ROWS, [("sun", "a"), ("snow", "b")], name="leaky")
+    evaluate(encoder, [str(task)], seeds=1, epochs=1, out=tmp_path / "out")
+    assert "1 of 2 dev rows are also training rows" in " ".join(capsys.readouterr().out.split())
+
+
+def test_numbers_that_are_all_equal_are_refused(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    task = write_task([("sun", "2.5"), ("rain", "2.5")], [("sun", "1")], 'kind = "regression"', name="flat")
+    with pytest.raises(UserError, match=r"has the number 2\.5\. Give training rows of at least two numbers"):
+        evaluate(encoder, [str(task)], seeds=1, epochs=1, out=tmp_path / "out")
+
+
 def test_a_separable_task_is_learned_recorded_and_saved_as_a_stock_model(
     encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

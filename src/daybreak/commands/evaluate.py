@@ -369,6 +369,7 @@ def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
         f"both averaged {statistics.fmean(result.combined):.3f}" if result.combined else "",
         f"{result.train_rows:,} train and {result.reported_rows:,} {result.reported} rows",
         f"{data.skipped} rows skipped" if data.skipped else "",
+        f"{data.leaked_rows:,} of {len(data.dev):,} dev rows are also training rows" if data.leaked_rows else "",
         result.selection if result.settings_tried else "",
         duration(result.seconds) if new else f"all fine-tunings were finished ({duration(result.seconds)})",
     ]

@@ -44,7 +44,7 @@ class Choice(OneOfSeveral):
         """
         pairs = [(texts[0], choice) for texts in rows.texts for choice in texts[1:]]
         room = length - tokenizer.num_special_tokens_to_add(pair=True)
-        alone = tokenizer([choice for _, choice in pairs], add_special_tokens=False, truncation=False)["input_ids"]
+        alone = tokenizer([choice for _, choice in pairs], add_special_tokens=False, verbose=False)["input_ids"]
         features: dict[str, list[list[int]]] = {}
         for way, leaves_room in (("only_first", True), ("longest_first", False)):
             chosen = [index for index, ids in enumerate(alone) if (len(ids) < room) is leaves_room]

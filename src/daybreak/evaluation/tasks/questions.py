@@ -201,7 +201,7 @@ def best_span(logits: np.ndarray) -> tuple[float, int, int]:
 
 def _cut(tokenizer: Any, questions: list[str], limit: int) -> list[str]:
     """Truncate the questions to ``limit`` tokens."""
-    found = tokenizer(questions, add_special_tokens=False, truncation=False, return_offsets_mapping=True)
+    found = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return [
         question if len(spans) <= limit else question[: spans[limit - 1][1]]
         for question, spans in zip(questions, found["offset_mapping"])

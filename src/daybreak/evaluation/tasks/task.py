@@ -111,6 +111,12 @@ class TaskRows:
         others = {"test": self.test, "mismatched": self.mismatched}
         return {"dev": self.dev, **{name: rows for name, rows in others.items() if rows is not None}}
 
+    @property
+    def leaked_rows(self) -> int:
+        """The number of dev rows whose texts are those of a training row."""
+        known = set(map(tuple, self.train.texts))
+        return sum(tuple(texts) in known for texts in self.dev.texts)
+
 
 def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
     """Read the files of a task with a column of labels, which become class ids, or with ``numbers`` of numbers."""
@@ -121,7 +127,13 @@ def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
         for path in task.files.values()
     }
     known, names = (None, ()) if numbers else _known_labels(task, read[task.train])
-    return assembled(task, names, {path: labelled_rows(path, cells, known) for path, cells in read.items()})
+    rows = {path: labelled_rows(path, cells, known) for path, cells in read.items()}
+    if numbers and len(set(rows[task.train].targets)) < 2:
+        raise UserError(
+            f"Every row of '{task.train}' has the number {rows[task.train].targets[0]:g}.",
+            "Give training rows of at least two numbers.",
+        )
+    return assembled(task, names, rows)
 
 
 def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledRows]) -> TaskRows:
