@@ -106,7 +106,6 @@ OFF_THE_PLATEAU = {
 CLEARLY_BELOW = 0.5
 """Nats below the unigram baseline at which a run counts as off the plateau."""
 FORECASTS = "2026-11-27-forecasts-new-law.json"
-EARLIER_FORECASTS = ("2026-11-26-forecasts-two-measures.json", "2026-11-27-forecasts.json")
 LAW = "2026-11-27-law.json"
 EARLIER_LAW = "2026-11-26-law.json"
 TASK_LINES = "2026-11-27-task-forecasts.json"

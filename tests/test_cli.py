@@ -195,7 +195,7 @@ def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("daybreak.commands.status.main", main)
         return said("status", "run")
 
-    assert ending(Interrupted(15)) == (143, "daybreak: stopped; the same command resumes.\n")
+    assert ending(Interrupted(15)) == (143, "daybreak: stopped.\n"), "status keeps nothing to go on with"
     assert ending(Interrupted(2))[0] == 130
     assert ending(KeyboardInterrupt())[0] == 130
     no_memory = (MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("can't start new thread"))

@@ -25,6 +25,17 @@ def into_full(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         )
 
 
+def test_a_closed_output_stops_nothing(tmp_path: Path) -> None:
+    """Closed by the shell, as in ``daybreak ... >&-``: sys.stdout is then None."""
+    page = tmp_path / "board.md"
+    command = f"{sys.executable} -m daybreak leaderboard {Path(__file__).parents[1] / 'records'} --out {page} >&- 2>&-"
+    assert subprocess.run(command, shell=True, check=False, timeout=120).returncode == 0
+    assert page.is_file()
+    script = "import sys; sys.stdout = None; from daybreak.core.terminal import say; say('x'); sys.exit(7)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (7, "")
+
+
 @needs_full
 def test_work_goes_on_where_its_log_is_full() -> None:
     script = "import sys; from daybreak.core.terminal import say\n"

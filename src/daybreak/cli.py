@@ -47,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # machine and save much on a busy one (docs/log.md). libgomp reads this when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     widen_narrow_terminal()
+    for name in ("stdout", "stderr"):  # None where the shell closed it with >&-
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # Like stderr, print characters that the terminal cannot encode as escapes, not as a UnicodeEncodeError.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -78,7 +81,8 @@ def run_command(arguments: list[str]) -> int:
     except PeerLost as lost:
         return _complain(f"{lost} The {again} resumes from the last checkpoint.")
     except Interrupted as stop:
-        return _complain(f"stopped; the {again} resumes.", stop.exit_code)
+        resumes = f"; the {again} resumes" if arguments and arguments[0] in RESUMABLE else ""
+        return _complain(f"stopped{resumes}.", stop.exit_code)
     except KeyboardInterrupt:
         return _complain("stopped.", 130)
     except MemoryError:

@@ -107,20 +107,40 @@ def test_gpus_that_the_user_hides_are_noted(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
     assert doctor()
     assert f"CUDA_VISIBLE_DEVICES {words} runs use the CPU." in capsys.readouterr().out
+    monkeypatch.setattr(clinic, "_cards", lambda: ([], ""))
+    monkeypatch.setattr(clinic, "nvidia_driver", lambda: "")
+    assert doctor()
+    assert "No NVIDIA GPU: runs use the CPU." in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert doctor(tmp_path / "nowhere")
-    assert "cannot be written: no such file or directory. Choose another folder for runs." in capsys.readouterr().out
+    (tmp_path / "file").touch()
+    assert doctor(tmp_path / "file")
+    assert "cannot be written: not a directory. Choose another folder for runs." in capsys.readouterr().out
+
+
+def test_a_folder_that_a_run_would_make_is_well(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert doctor(str(tmp_path / "runs" / "mine"))
+    assert f"GB are free in '{tmp_path}'." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_folder_that_was_deleted_is_noted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert doctor()
+    assert "cannot be written: no such file or directory" in " ".join(capsys.readouterr().out.split())
 
 
 def test_torch_is_tried_when_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor(with_torch=True)
+    assert doctor(torch=True)
     assert "torch multiplies matrices on " in capsys.readouterr().out
 
     def broken() -> None:
         raise RuntimeError("undefined symbol: xyz")
 
     monkeypatch.setattr("daybreak.training.hardware.probe.choose_device", broken)
-    assert not doctor(with_torch=True)
+    assert not doctor(torch=True)
     assert "torch cannot compute here: undefined symbol: xyz" in capsys.readouterr().out

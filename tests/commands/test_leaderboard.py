@@ -215,7 +215,9 @@ def test_a_run_kept_without_a_record_is_read_from_its_own_files(tmp_path: Path) 
     night = "2026-11-21-mini-wiki-30m-night"
     (tmp_path / "records").mkdir()
     shutil.copytree(ROOT / "records" / night, tmp_path / "records" / night)
-    told = section(leaderboard(tmp_path / "records"), "30 minutes on CPUs")
+    (tmp_path / "records" / "unfinished").mkdir()
+    shutil.copy(tmp_path / "records" / night / "recipe.json", tmp_path / "records" / "unfinished")
+    told = section(leaderboard(str(tmp_path / "records")), "30 minutes on CPUs")
     why = "recorded before `daybreak record` existed; void: the load was"
     assert f"loss 5.221, `daybreak-mini` on `AMD EPYC, 2 cores, 1 thread`: {why}" in told
 

@@ -196,5 +196,8 @@ def test_data_of_another_tokenizer_are_refused_or_left_out(run: Path, data: Path
 
 def test_a_run_without_a_model_is_refused(run: Path) -> None:
     shutil.rmtree(run / "model")
+    with pytest.raises(UserError, match="is a finished run without its model"):
+        probe(run, text="held-out.txt")
+    (run / "summary.json").unlink()
     with pytest.raises(UserError, match="has no model yet"):
         probe(run, text=["heldout.txt"])

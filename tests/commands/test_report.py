@@ -303,10 +303,8 @@ def test_seeds_of_one_recipe_are_not_called_single_runs(write_run, tmp_path):
     other = write_run("other", recipe={"batch": 16})
     for runs, single in ((seeds, False), ([*seeds, other], True)):
         text = words(report(runs, tmp_path / "report.html").read_text())
-        assert (
-            "has the lowest held-out loss" in text
-            and ("With one run per setting the standard deviation" in text) == single
-        )
+        assert "have the same held-out loss" in text
+        assert ("With one run per setting the standard deviation" in text) == single
 
 
 def test_a_refused_model_is_not_ranked(write_run, tmp_path):
@@ -656,10 +654,29 @@ def test_the_page_has_them_where_they_can_be_counted(write_run, tmp_path):
 # ---------------------------------------------------------------- among published models
 
 
+def test_one_folder_in_two_spellings_counts_once_and_a_tie_is_no_win(write_run, tmp_path):
+    a, b = write_run("a"), write_run("b", seed=2)
+    text = words(report([a, a.parent / "b" / ".." / "a"], tmp_path / "one.html").read_text())
+    assert "lowest held-out loss" not in text
+    text = words(report([a, b], tmp_path / "two.html").read_text())
+    assert "a and b have the same held-out loss" in text and "lowest held-out loss:" not in text
+
+
+def test_the_commands_of_a_page_name_the_run_and_not_a_recipe(write_run, monkeypatch):
+    """A run folder may be called mini, which alone is a recipe."""
+    run = write_run("mini")
+    monkeypatch.chdir(run.parent)
+    text = html.unescape(report(["mini"], "page.html").read_text())
+    assert "daybreak pretrain ./mini --data DATA --out mini-again" in text
+    monkeypatch.chdir(run)
+    text = html.unescape(report(["."], "page.html").read_text())
+    assert f"--out {run}-again" in text
+
+
 def test_every_capacity_is_of_an_anchor_that_tells_how():
-    assert set(CAPACITIES) == {anchor.model for anchor in ANCHORS if anchor.capacity}
+    assert set(CAPACITIES) == {anchor.model for anchor in ANCHORS if anchor.exaflop}
     assert all(anchor.convention == COMPUTED for anchor in computed())
-    amounts = [anchor.capacity.exaflop for anchor in computed()]
+    amounts = [anchor.exaflop for anchor in computed()]
     assert amounts == sorted(amounts) and len(amounts) == len(CAPACITIES)
 
 
@@ -669,7 +686,7 @@ def test_every_capacity_is_of_an_anchor_that_tells_how():
 )
 def test_a_capacity_is_its_rate_times_its_time(teraflops, hours, devices, exaflop):
     assert teraflops * 1e12 * 3600 * hours * devices / 1e18 == pytest.approx(exaflop, rel=2e-3)
-    assert exaflop in {found.exaflop for found in CAPACITIES.values()}
+    assert exaflop in {exaflop for exaflop, _ in CAPACITIES.values()}
 
 
 def test_a_model_stands_among_them_with_all_of_the_convention_alone():
@@ -698,8 +715,8 @@ def test_a_run_is_drawn_where_glue_and_compute_are_known(write_run, tmp_path):
     section = page[page.index("<h2>Compute against GLUE</h2>") :].split("</section>")[0]
     figure = json.loads(re.search(r'<script type="application/json">(.*?)</script>', section)[1])
     published, here = figure["data"]
-    assert published["x"] == [anchor.capacity.exaflop for anchor in computed()]
-    assert published["y"] == pytest.approx([100 * anchor.average for anchor in computed()])
+    assert published["x"] == [anchor.exaflop for anchor in computed()]
+    assert published["y"] == pytest.approx([100 * anchor.value for anchor in computed()])
     assert here["name"] == "whole" and here["y"] == [80]
     assert here["x"] == pytest.approx([capacity(read_run(whole)) / 1e18], rel=1e-3)
     low, high = figure["layout"]["xaxis"]["range"]
@@ -707,7 +724,7 @@ def test_a_run_is_drawn_where_glue_and_compute_are_known(write_run, tmp_path):
     text = body(page)
     assert "part 7 of the 9 numbers under cramming; not mnli accuracy, mnli mismatched_accuracy" in text
     for anchor in computed():
-        assert anchor.source in text and anchor.capacity.how in text
+        assert anchor.source in text and anchor.how in text
     plotly.graph_objects.Figure(json.loads(re.sub(r"var\(--[a-z]+\)", "#000000", json.dumps(figure))))
 
 

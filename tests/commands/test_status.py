@@ -93,11 +93,16 @@ def test_resumes_are_counted_in_words(write_run, resumes, words):
 
 def test_a_run_in_its_first_seconds_is_starting(tmp_path):
     (tmp_path / ".data.preparing").mkdir()
-    assert lines(status(tmp_path))["state"].startswith("starting: preparing text")
+    assert lines(status(str(tmp_path)))["state"].startswith("starting: preparing text")
+    os.utime(tmp_path / ".data.preparing", (0, 0))
+    assert "stopped before its first training step; the same command starts it again" in status(tmp_path)
+    with alone_in(tmp_path):
+        assert lines(status(tmp_path))["state"].startswith("starting: preparing text")
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UserError, match="is not a run folder"):
         status(tmp_path)
     (tmp_path / "none").mkdir()
+    (tmp_path / "none" / ".DS_Store").touch()
     with pytest.raises(UserError, match=r"holds no recipe\.json"):
         status(tmp_path / "none")
     (tmp_path / "none" / "study.json").touch()

@@ -250,6 +250,7 @@ def test_what_cannot_be_verified_is_refused(run: Path, data: Path, refused: Refu
     assert "Name their folder with --data." in refused("verify", run)
     assert "no prepared data" in refused("verify", run, "--data", tmp_path / "nothing")
     assert "is not a run folder" in refused("verify", tmp_path, "--data", data)
+    assert "--last is -3. Give a number of at least 0." in refused("verify", run, "--data", data, "--last", "-3")
     (run / "summary.json").unlink()
     for kept in ("before-decay", "before-end"):
         shutil.rmtree(run / kept)

@@ -36,7 +36,7 @@ class DoctorOptions:
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(DoctorOptions, "doctor", arguments)
-    if not doctor(options.folder, with_torch=options.torch):
+    if not doctor(options.folder, torch=options.torch):
         raise SystemExit(2)
 
 
@@ -51,10 +51,10 @@ class CheckResult:
     """What the remedy tells to run, to be copied."""
 
 
-def doctor(folder: Path = Path(), *, with_torch: bool = False) -> bool:
+def doctor(folder: Path | str = Path(), *, torch: bool = False) -> bool:
     """Print the result of each check; return whether Daybreak can run here, with runs in ``folder``."""
-    found = [*_software(), *_machine(), *_gpu(), *_disk(folder), *_extras()]
-    if with_torch:
+    found = [*_software(), *_machine(), *_gpu(), *_disk(Path(folder)), *_extras()]
+    if torch:
         with working("Importing torch"):
             found.append(_torch())
     else:
@@ -128,7 +128,7 @@ def _machine() -> Iterator[CheckResult]:
 def _gpu() -> Iterator[CheckResult]:
     cards, driver = _cards()
     built_for_cpu = "+cpu" in (_version("torch") or "")
-    if gpus_are_hidden():
+    if gpus_are_hidden() and (cards or nvidia_driver()):
         value = os.environ["CUDA_VISIBLE_DEVICES"] or "empty"
         message = f"CUDA_VISIBLE_DEVICES is {value}, so runs use the CPU."
         yield CheckResult(NOTE, "gpu", message, "Unset it to use a GPU.")
@@ -172,14 +172,16 @@ def _cards() -> tuple[list[str], str]:
 
 
 def _disk(folder: Path) -> Iterator[CheckResult]:
-    place = folder.resolve()
     try:
+        place = folder.resolve()
+        while not place.exists():  # a run makes its folder
+            place = place.parent
         free = shutil.disk_usage(place).free
         with tempfile.NamedTemporaryFile(dir=place, prefix=".daybreak-"):
             pass
     except OSError as error:
         why = os.strerror(error.errno or 0).lower()
-        yield CheckResult(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Choose another folder for runs.")
+        yield CheckResult(NOTE, "disk", f"'{folder}' cannot be written: {why}.", "Choose another folder for runs.")
         return
     message = f"{free / 1e9:.1f} GB are free in '{place}'."
     yield _noted(free < LITTLE_DISK, "disk", message, "Free disk space, or choose a folder on another disk for runs.")

@@ -32,12 +32,13 @@ def main(arguments: Sequence[str]) -> None:
     print(options.out or text)
 
 
-def leaderboard(records: Path, out: Path | None = None) -> str:
+def leaderboard(records: Path | str, out: Path | str | None = None) -> str:
     """Return the leaderboard of all runs in ``records`` as Markdown; the same records give the same page.
 
     A folder that ``daybreak record`` wrote is read from its record.json. A record from before that file existed is read
     from the run's own files and gets no rank. Other folders are ignored. Links are relative to the folder of ``out``.
     """
+    records, out = Path(records), Path(out) if out else None
     if not records.is_dir():
         raise UserError(f"There is no folder '{records}'.", "Name the folder that daybreak record writes to.")
     if out:
@@ -62,11 +63,11 @@ def _link(path: Path, start: Path) -> str:
 
 
 def _read(folder: Path) -> Record | None:
-    """Return the record in ``folder``, or None if the folder holds no run."""
+    """Return the record in ``folder``, or None if the folder holds no finished run."""
     if (folder / RECORD_FILE).is_file():
         record: Record = read_json(folder / RECORD_FILE, Record)
         return record
-    if not RunFolder(folder).recipe.is_file():
+    if not RunFolder(folder).recipe.is_file() or not RunFolder(folder).summary.is_file():
         return None
     from daybreak.studies.record_writer import describe
 

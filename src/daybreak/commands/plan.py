@@ -34,6 +34,10 @@ STATE_BYTES, WEIGHT_BYTES = 12, 4
 """Bytes per parameter in float32: a checkpoint has the weight and two moments, a model the weight alone."""
 
 
+MOST_SECONDS = 10 * 365 * 86400
+"""Longest budget of a plan, whose end is a date."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     recipes: Annotated[Positional[tuple[str, ...]], arg(metavar="[RECIPE ...]")] = ()
@@ -54,11 +58,11 @@ def main(arguments: Sequence[str]) -> None:
 
 def plan(
     *,
-    data: Path,
+    data: Path | str,
     budget: str,
-    recipes: Sequence[Recipe | Path | str] = (),
+    recipes: Sequence[Recipe | Path | str] | Recipe | Path | str = (),
     price: float | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
 ) -> Plan:
     """Time the candidates on this machine, forecast the loss of each, print the plan and return it.
 
@@ -72,16 +76,20 @@ def plan(
     from daybreak.recipe import FAMILY, Recipe, load_recipe
     from daybreak.training.hardware import probe
 
+    data, out = Path(data), Path(out) if out else None
+    asked = [recipes] if isinstance(recipes, Recipe | Path | str) else recipes
     check_price(price)
     parsed = Budget.parse(budget)
     if parsed.unit != "seconds":
         raise UserError(f"'{budget}' is not a time.", "Give a time, such as --budget 8h.")
+    if parsed.amount > MOST_SECONDS:
+        raise UserError(f"A budget of {budget} is too long to plan.", "Give at most ten years, such as --budget 24h.")
     if out:
         refuse_folder(out, "plan.json")
         make_folder(out.parent)
     shards = open_shards(data)
     # A recipe of a file or a run is called by its path, by which the next command finds it.
-    named = [one if isinstance(one, Recipe) else _called(load_recipe(one), str(one)) for one in recipes or PLANNED]
+    named = [one if isinstance(one, Recipe) else _called(load_recipe(one), str(one)) for one in asked or PLANNED]
     about = spec_of_text(shards)
     with working("Timing the candidates") as work:
         work.show(0.0)

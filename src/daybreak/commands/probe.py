@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
+from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, listed, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_json
 from daybreak.core.run_folder import RunFolder
@@ -59,9 +59,9 @@ def main(arguments: Sequence[str]) -> None:
 def probe(
     model: Path | str,
     *,
-    tasks: Sequence[str] = (),
+    tasks: Sequence[Path | str] | Path | str = (),
     task_dir: Path | str | None = None,
-    text: Sequence[str] = (),
+    text: Sequence[Path | str] | Path | str = (),
     out: Path | str | None = None,
     rows: int = 2000,
 ) -> Probes:
@@ -84,9 +84,9 @@ def probe(
     if rows < 1:
         raise UserError(f"{rows} training rows are too few.", "Use at least 1 with --rows; the default is 2000.")
     source = find_model(Path(model))
-    names = tasks or (DEFAULT_TASKS if task_dir else ())
+    names = [str(task) for task in listed(tasks)] or (DEFAULT_TASKS if task_dir else ())
     jobs = _load_tasks(find_tasks(names, task_dir) if names else [], rows)
-    text_source = _find_text(source.run, text, source.folder)
+    text_source = _find_text(source.run, [str(one) for one in listed(text)], source.folder)
     if not jobs and text_source is None:
         raise UserError(
             f"There is nothing to probe '{model}' with.", "Give held-out text with --text, or tasks with --task-dir."

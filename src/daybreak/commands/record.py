@@ -55,7 +55,14 @@ def main(arguments: Sequence[str]) -> None:
     record(options.run, out=options.out, data=options.data, name=options.name, last=options.last)
 
 
-def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", last: int = VERIFIED_STEPS) -> Path:
+def record(
+    run: Path | str,
+    *,
+    out: Path | str,
+    data: Path | str | None = None,
+    name: str = "",
+    last: int = VERIFIED_STEPS,
+) -> Path:
     """Verify the last steps of ``run`` and write its results to a new folder in ``out``.
 
     The folder contains the run's own files without weights, text or paths, and record.json. It is written completely or
@@ -78,6 +85,7 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
         refuse_unfit,
     )
 
+    run, out = Path(run), Path(out)
     for file in STUDIES:
         if (run / file).is_file():
             return _record_study(run / file, out, name)

@@ -86,7 +86,7 @@ def report(
     Raises:
         UserError: a folder contains neither a run nor results nor prepared data, or ``out`` cannot be written.
     """
-    folders, out = list(dict.fromkeys(map(Path, listed(runs)))), Path(out)
+    folders, out = list({Path(run).resolve(): Path(run) for run in listed(runs)}.values()), Path(out)
     if not folders:
         raise UserError("No run folder is given.", "Name at least one, as in `daybreak report runs/tiny`.")
     if form not in FORMS:

@@ -11,6 +11,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from daybreak.commands.options import parse
+from daybreak.core.files import is_empty
 from daybreak.core.formatting import count, percent, significant
 from daybreak.core.locks import is_held
 from daybreak.core.run_folder import RunFolder
@@ -34,11 +35,15 @@ def main(arguments: Sequence[str]) -> None:
     print(status(options.run))
 
 
-def status(run: Path) -> str:
+def status(run: Path | str) -> str:
     """Return a few lines of text about a run: state, budget, stage, rates, losses."""
+    run = Path(run)
     folder = RunFolder(run)
-    if not folder.recipe.is_file() and _is_starting(folder):
-        return f"run      {run}\nstate    starting: preparing text or measuring step times; no training step yet"
+    if not folder.recipe.is_file() and _has_begun(folder):
+        state = "starting: preparing text or measuring step times; no training step yet"
+        if not _is_starting(folder):
+            state = "stopped before its first training step; the same command starts it again"
+        return f"run      {run}\nstate    {state}"
     found = read_run(run)
     trace = last_trace(folder.trace)
     lines = [
@@ -56,9 +61,15 @@ def status(run: Path) -> str:
     return "\n".join(hanging(f"{name:<9}", words) for name, words in lines if words)
 
 
+def _has_begun(folder: RunFolder) -> bool:
+    """Return whether the folder, which has no recipe.json yet, is that of a run."""
+    return folder.path.is_dir() and not folder.strange() and (is_held(folder.path) or not is_empty(folder.path))
+
+
 def _is_starting(folder: RunFolder) -> bool:
-    """Return whether a run is starting in the folder, which has no recipe.json yet."""
-    return folder.path.is_dir() and not folder.strange() and (is_held(folder.path) or any(folder.path.iterdir()))
+    """Return whether a process prepares the run, by its lock or by what it has just written."""
+    newest = max((path.stat().st_mtime for path in folder.path.rglob("*")), default=0.0)
+    return bool(is_held(folder.path)) or time.time() - newest <= SILENCE
 
 
 def _state(found: RunRecords, folder: RunFolder) -> str:

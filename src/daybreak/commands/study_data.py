@@ -111,7 +111,7 @@ def study_data(
     texts: Mapping[str, Sequence[str]],
     *,
     recipe: Recipe,
-    out: Path,
+    out: Path | str,
     budget: str,
     preparation: Preparation = Preparation(),
     seeds: int = 2,
@@ -141,6 +141,7 @@ def study_data(
     from daybreak.studies.experiment import agreed, cells_of, heldout_sets, settled
     from daybreak.studies.paired_losses import compare_all
 
+    out = Path(out)
     _check_preparation(preparation)
     _check_names(texts)
     variants = _variants(texts, recipe, preparation, code)

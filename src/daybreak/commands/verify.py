@@ -10,7 +10,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, load_recipe_file, parse
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, check_option
 from daybreak.core.files import read_json
 from daybreak.core.process import uptime
 from daybreak.core.run_folder import RunFolder
@@ -53,6 +53,7 @@ def verify(run: Path | str, *, data: Path | str | None = None, last: int = 0) ->
     from daybreak.training.recovery import current_change
 
     run = Path(run)
+    check_option("--last", last, last >= 0, "of at least 0")
     folder = RunFolder(run)
     if not folder.recipe.is_file():
         raise UserError(f"'{run}' is not a run folder.", "Name a folder that daybreak pretrain made.")

@@ -85,7 +85,8 @@ def say(line: str = "", command: str = "") -> None:
             console.print(Text("\n".join(_between_words(line, console.width))))
             if command:
                 console.print(Text(command))
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -32,6 +32,10 @@ def find_model(model: Path) -> ModelSource:
     resolved = model.resolve()
     name = resolved.parent.name if RunFolder(resolved.parent).model == resolved else resolved.name
     if run.recipe.is_file():
+        if not run.model.is_dir() and run.summary.is_file():
+            raise UserError(
+                f"'{model}' is a finished run without its model, such as a record.", "Name the folder of the run."
+            )
         if not run.model.is_dir():
             raise UserError(
                 f"The run in '{model}' has no model yet.", "Let the run finish; the same command resumes a stopped run."

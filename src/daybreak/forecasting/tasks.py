@@ -41,8 +41,10 @@ def forecast_tasks(table: TaskTable, loss: Forecast, unigram_loss: float) -> lis
         if line.gaps[0] <= gap <= line.gaps[1]:
             found.append(_forecast(line, gap, unsure))
         else:
-            where = f"{line.gaps[0]:.2f} to {line.gaps[1]:.2f} nats below the unigram baseline"
-            beyond = f"measured {where}, not at {gap:.2f}"
+            # So many digits that the gap and the end that it lies beyond differ.
+            digits = next(n for n in range(2, 18) if f"{gap:.{n}f}" not in {f"{end:.{n}f}" for end in line.gaps})
+            where = f"{line.gaps[0]:.{digits}f} to {line.gaps[1]:.{digits}f} nats below the unigram baseline"
+            beyond = f"measured {where}, not at {gap:.{digits}f}"
             found.append(TaskForecast(task=line.task, runs=len(line.runs), beyond=beyond))
     return found
 

@@ -255,6 +255,8 @@ def _several(runs: Sequence[RunRecords]) -> Block:
     elif len(validated) > 1:
         (best, first), (second, other) = sorted(validated, key=lambda pair: pair[0])[:2]
         words = f"{first.label} has the lowest held-out loss: {best:.3f} nats, {second - best:.3f} below {other.label}."
+        if best == second:
+            words = f"{first.label} and {other.label} have the same held-out loss: {best:.3f} nats."
         settings = Counter(_without_seed(run) for _, run in validated)
         if min(settings.values()) == 1:
             words += (
@@ -406,8 +408,11 @@ def use(runs: Sequence[RunRecords]) -> Block | None:
         'fill(f"The {fill.tokenizer.mask_token} of the function is a list.")'
     )
     run = runs[0].path
+    # A name alone would mean the recipe of that name.
+    named = str(run) if run.parts[1:] else f"./{run}"
+    copy = run.with_name(f"{run.name}-again") if run.name else f"{run.resolve()}-again"
     data = shlex.quote(str(run / "data")) if (run / "data").is_dir() else "DATA"
-    model, first, again = (shlex.quote(name) for name in (folder, str(run), f"{run}-again"))
+    model, first, again = (shlex.quote(name) for name in (folder, named, str(copy)))
     own = " and ".join(map(str, runs[0].recipe.get("own_kinds", ())))
     option, remark = (" --recipe FILE.py", f"; FILE.py is your recipe file with {own}") if own else ("", "")
     shell = (

@@ -77,7 +77,9 @@ def _rows(runs: Sequence[RunRecords]) -> list[_Row]:
 def tasks(runs: Sequence[RunRecords]) -> Block:
     """Scores after fine-tuning, with and without pretraining."""
     if not any(run.results for run in runs):
-        return section("Tasks", note("No task has been evaluated: run `daybreak evaluate` on this folder."))
+        has_model = any((run.path / "model").is_dir() for run in runs)
+        advice = ": run `daybreak evaluate` on this folder" if has_model else ""
+        return section("Tasks", note(f"No task has been evaluated{advice}."))
     rows, tint = _rows(runs), key_color(runs)
     key = [
         ("dot", tint, "with pretraining"), ("dot", "var(--quiet)", "without"), ("bar", tint, "mean"),

@@ -353,10 +353,11 @@ def _notes(run: RunRecords) -> list[str]:
     """Resumes that lost no line, the time between processes, and the number of lost lines."""
     notes = []
     summary = run.summary
-    unlisted = (summary.resumes if summary else 0) - sum(event.kind == "resumed" for event in events(run))
+    listed = sum(event.kind == "resumed" for event in events(run))
+    unlisted = (summary.resumes if summary else 0) - listed
     if unlisted > 0:
         times = "once" if unlisted == 1 else f"{unlisted:,} times"
-        notes.append(f"Resumed {times} more, without lost lines.")
+        notes.append(f"Resumed {times}{' more' if listed else ''}, without lost lines.")
     if summary and (lost := summary.time_by_category.get("lost", 0.0)):
         notes.append(f"In total {lost:.1f} s of work was lost.")
     if summary and summary.resumes:

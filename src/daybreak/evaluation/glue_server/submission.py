@@ -169,12 +169,13 @@ def _values(name: str, predictions: Sequence[float], labels: Sequence[str]) -> l
 # ---------------------------------------------------------------- checking
 
 
-def check_submission(path: Path) -> None:
+def check_submission(path: Path | str) -> None:
     """Print every problem of the submission in ``path``, or that it has none.
 
     Raises:
         UserError: the submission has problems, or cannot be read.
     """
+    path = Path(path)
     problems = check(path)
     for problem in problems:
         say(problem)
