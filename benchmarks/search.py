@@ -4,8 +4,8 @@
 
 The index is built by the command in a new process, unless --index names one that is complete. An answer is timed in
 two ways: in a process that has the index open already (median over the queries, each asked once before), and as the
-whole command, whose start is mostly the import of torch. Memory is the highest resident set of each process; it counts
-pages of the memory-mapped index that were read. No text goes into the record.
+whole command in a new process. Memory is the highest resident set of each process; it counts pages of the memory-mapped
+index that were read. No text goes into the record.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,18 @@ def into_full(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", script, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
         )
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="the command script, which makes a terminal, is missing")
+def test_help_has_no_colors_where_none_are_wanted() -> None:
+    """https://no-color.org."""
+    command = [sys.executable, "-m", "daybreak", "status", "--help"]
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    for more, colored in (({}, True), ({"NO_COLOR": "1"}, False)):
+        environment = {**plain, "TERM": "xterm-256color", **more}
+        script = ["script", "-qec", " ".join(command), "/dev/null"]  # a terminal
+        done = subprocess.run(script, capture_output=True, text=True, env=environment, timeout=120, check=True)
+        assert ("\x1b[" in done.stdout) == colored
 
 
 def test_a_closed_output_stops_nothing(tmp_path: Path) -> None:

@@ -218,6 +218,17 @@ def test_what_cannot_be_planned(data: Path, law: Law, timed: list[str], budget: 
         plan.plan(data=data, budget=budget, recipes=named("tiny"))
 
 
+def test_a_recipe_that_does_not_fit_the_text_is_named(
+    data: Path, law: Law, timed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UserError("The text has no sentence boundaries.", "Prepare it again.")
+
+    monkeypatch.setattr(planning, "time_recipe", refuse)
+    with pytest.raises(UserError, match="daybreak-tiny cannot be timed: The text has no sentence boundaries"):
+        plan.plan(data=str(data), budget="30m", recipes="tiny")
+
+
 def test_the_entropy_of_words_is_that_of_numpy(data: Path) -> None:
     shards = open_shards(data)
     counts = np.asarray(shards.unigram_counts, dtype=float) + 1

@@ -130,6 +130,8 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     """
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
+    if os.environ.get("NO_COLOR"):
+        tyro._experimental_options["ansi_codes"] = False  # has no public name
     _describe(options, default)
     _hide_fields_set_elsewhere(default)
     prog, about = f"daybreak {command}", COMMANDS[command]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from daybreak.core.budget import Budget
+from daybreak.core.errors import UserError
 from daybreak.core.process import peak_bytes, uptime
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import quiet
@@ -119,7 +120,10 @@ def candidates(
         if last and TRIALS * flops / (rate := _expected_rate(last[1])) > left:
             speed = _scaled(last[0], flops / rate)
         else:
-            speed = time_recipe(recipe, shards, data)
+            try:
+                speed = time_recipe(recipe, shards, data)
+            except UserError as error:
+                raise UserError(f"{recipe.name} cannot be timed: {error.sentence}", error.remedy) from None
             last = (speed, flops / speed.step)
         results.append(_candidate(recipe, cost, speed, vocabulary, about, budget))
     return results
