@@ -11,12 +11,16 @@ from types import SimpleNamespace
 import bm25s
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from needs import needs
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.schemas.search import SearchIndex
-from daybreak.searching.query import METHODS, Searcher, dense_weight, open_search
+from daybreak.searching import query
+from daybreak.searching.query import METHODS, Searcher, dense_weight, open_search, products
 
 WORDS = "the old sailor hides near the river"
 
@@ -56,6 +60,18 @@ def test_a_query_is_answered_after_a_change_of_the_folder(
     opened = open_search(run.name)
     monkeypatch.chdir(tmp_path)
     assert opened.search(WORDS) == searcher.search(WORDS)
+
+
+@given(
+    arrays(np.float16, st.tuples(st.integers(0, 9), st.just(5)), elements=st.floats(-60_000, 60_000, width=16)),
+    arrays(np.float32, 5, elements=st.floats(-1, 1, width=32)),
+)
+def test_products_of_half_precision_are_exact(vectors: np.ndarray, vector: np.ndarray) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query, "CHUNK", 4)
+        found = products(vectors, vector)
+    assert found.dtype == np.float32
+    assert found == pytest.approx(vectors.astype(float) @ vector.astype(float), rel=1e-5, abs=1e-2)
 
 
 @pytest.mark.parametrize("top", [1, 7, 100_000])

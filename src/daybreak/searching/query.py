@@ -5,7 +5,6 @@ N passages, D hidden size.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,8 +25,12 @@ from daybreak.searching.query_encoder import QueryEncoder, supports
 
 Method = Literal["hybrid", "dense", "bm25"]
 METHODS: tuple[str, ...] = get_args(Method)
-CHUNK = 4096
+CHUNK = 1024
 """Vectors that are multiplied at a time: as float32 they stay in the processor's cache."""
+HALF_BITS = np.uint32(0x8FFFE000).view(np.int32)
+"""The places of sign, exponent and fraction of a float16 in a float32."""
+HALF_SCALE = np.float32(2.0**112)
+"""The bits of a float16 in these places mean its value divided by this, because the two biases differ."""
 TIES = 1e-6
 """Smallest weight of the vectors: it orders passages that are equal in words, such as those without any."""
 FEWEST_QUERIES, MOST_QUERIES = 50, 200
@@ -111,18 +114,7 @@ class Searcher:
 
     def _dense(self, words: str) -> np.ndarray:
         """Return float32 [N] of cosine similarities."""
-        vector, vectors = self.embed(words), self.index.vectors
-        # torch reads float16 six times as fast as numpy, but its import takes longer than a query of a million vectors.
-        torch = sys.modules.get("torch")
-        found = np.empty(len(vectors), np.float32)
-        for start in range(0, len(vectors), CHUNK):
-            part = vectors[start : start + CHUNK]
-            out = found[start : start + len(part)]
-            if torch is None:
-                np.dot(part.astype(np.float32), vector, out=out)
-            else:
-                torch.mv(torch.from_numpy(part).float(), torch.from_numpy(vector), out=torch.from_numpy(out))
-        return found
+        return products(self.index.vectors, self.embed(words))
 
     def embed(self, words: str) -> np.ndarray:
         """Return the embedding of a query, float32 [D] of unit length."""
@@ -227,6 +219,22 @@ def check_query(words: str, top: int, method: str) -> None:
         raise UserError(f"The query {words!r} is not text.", "Search for one query at a time, given as a string.")
     if not words.strip():
         raise UserError("The query is empty.", "Name the words to search for, in quotation marks.")
+
+
+def products(vectors: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Return the products of float16 vectors [N, D], which are finite, with a float32 vector [D]: float32 [N].
+
+    numpy converts a float16 four times as slowly as its bits are moved.
+    """
+    scaled, found = vector * HALF_SCALE, np.empty(len(vectors), np.float32)
+    wide = np.empty((min(CHUNK, len(vectors)), len(vector)), np.int32)
+    for start in range(0, len(vectors), CHUNK):
+        part = vectors[start : start + CHUNK]
+        bits = wide[: len(part)]
+        np.left_shift(part.view(np.int16), 13, out=bits, dtype=np.int32, casting="unsafe")
+        np.bitwise_and(bits, HALF_BITS, out=bits)
+        np.dot(bits.view(np.float32), scaled, out=found[start : start + len(part)])
+    return found
 
 
 def _best(scores: np.ndarray, top: int) -> np.ndarray:
