@@ -110,12 +110,7 @@ FORECASTS = "2026-11-27-forecasts-new-law.json"
 LAW = "2026-11-27-law.json"
 EARLIER_LAW = "2026-11-26-law.json"
 TASK_LINES = "2026-11-27-task-forecasts.json"
-SPEED = {
-    ("tiny", 8192): "2026-11-22-throughput-3",
-    ("tiny", 32768): "2026-11-22-throughput-3",
-    ("mini", 8192): "2026-11-22-throughput-3",
-    ("mini", 32768): "2026-11-23-throughput",
-}
+SPEED = "2026-11-27-throughput.json"
 RACE = "2026-11-22-race"
 RACERS = {
     ("reference", 900): "Trainer, BERT of the shape of `mini`, best of seven settings",
@@ -235,23 +230,14 @@ def gpu_text() -> str:
 
 
 def speed() -> str:
-    """Tokens a second as ratios to transformers' BERT of the same shape."""
-    ratios, links = {}, {}
-    for (recipe, vocabulary), name in SPEED.items():
-        cells = read(f"{name}.json")["cells"]
-        (rates,) = (
-            {side: one["tokens_per_second"] for side, one in cell["contenders"].items()}
-            for cell in cells
-            if (cell["recipe"], cell["vocabulary"]) == (recipe, vocabulary)
-        )
-        ratios[recipe, vocabulary] = f"{rates['daybreak, recipe'] / rates['transformers BERT']:.1f}"
-        links.setdefault(recipe, {})[f"[{name[11:]}](../records/{name}.json)"] = None
-    vocabularies = sorted({vocabulary for _, vocabulary in SPEED})
-    rows = [
-        [f"`{recipe}`", *(ratios[recipe, vocabulary] for vocabulary in vocabularies), ", ".join(links[recipe])]
-        for recipe in links
-    ]
-    return table(["recipe", *(f"vocabulary {vocabulary:,}" for vocabulary in vocabularies), "records"], rows)
+    """Tokens a second, and as ratios to those of transformers' models in the same turns."""
+    rows = []
+    for cell in read(SPEED)["cells"]:
+        rates = {side: one["tokens_per_second"] for side, one in cell["variants"].items()}
+        ours = rates["daybreak, recipe"]
+        ratios = (f"{ours / rates[f'transformers {family}']:.1f}" for family in ("BERT", "ModernBERT"))
+        rows.append([f"`{cell['recipe']}`", f"{cell['vocabulary']:,}", f"{ours:,.0f}", *ratios])
+    return table(["recipe", "vocabulary", "tokens a second", "times the BERT", "times the ModernBERT"], rows)
 
 
 def race() -> str:

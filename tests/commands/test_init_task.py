@@ -149,7 +149,7 @@ def test_what_is_decided(name: str, content: str, wanted: dict[str, object], tmp
 def test_a_table_in_a_windows_encoding_says_how_to_convert_it(tmp_path: Path) -> None:
     (tmp_path / "windows.csv").write_bytes("text,label\nMenü,food\nTür,house\n".encode("cp1252"))
     with pytest.raises(UserError) as refused:
-        init_task(tmp_path / "windows.csv")
+        init_task(str(tmp_path / "windows.csv"))
     assert "iconv -f WINDOWS-1252 -t UTF-8" in refused.value.remedy
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,15 +219,23 @@ def test_what_cannot_be_planned(data: Path, law: Law, timed: list[str], budget: 
         plan.plan(data=data, budget=budget, recipes=named("tiny"))
 
 
-def test_a_recipe_that_does_not_fit_the_text_is_named(
+def test_a_recipe_that_does_not_fit_the_text_is_listed_with_the_reason(
     data: Path, law: Law, timed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise UserError("The text has no sentence boundaries.", "Prepare it again.")
+    time_recipe = planning.time_recipe
+
+    def refuse(recipe: Recipe, *given: Any) -> Speed:
+        if recipe.name == "bert-2018":
+            raise UserError("The text has no sentence boundaries.", "Prepare it again.")
+        return time_recipe(recipe, *given)
 
     monkeypatch.setattr(planning, "time_recipe", refuse)
-    with pytest.raises(UserError, match="daybreak-tiny cannot be timed: The text has no sentence boundaries"):
-        plan.plan(data=str(data), budget="30m", recipes="tiny")
+    made = plan.plan(data=str(data), budget="30m", recipes=["tiny", load_recipe("bert-2018", size="tiny")])
+    assert made.chosen == "daybreak-tiny"
+    (other,) = (one for one in made.candidates if one.recipe == "bert-2018")
+    assert other.trouble == "no forecast: The text has no sentence boundaries"
+    with pytest.raises(UserError, match="no sentence boundaries"):
+        plan.plan(data=str(data), budget="30m", recipes=load_recipe("bert-2018", size="tiny"))
 
 
 def test_the_entropy_of_words_is_that_of_numpy(data: Path) -> None:

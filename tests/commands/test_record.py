@@ -210,6 +210,18 @@ def test_a_run_that_has_no_result_is_refused(
 
 
 @pytest.mark.usefixtures("_unverified")
+def test_fewer_than_no_steps_are_refused(write_run: WriteRun, tmp_path: Path, refused: Refused) -> None:
+    said = " ".join(refused("record", write_run(), "--out", tmp_path / "records", "--last", "-3").split())
+    assert "--last is -3. Give a number of at least 0." in said
+
+
+@pytest.mark.usefixtures("_unverified")
+def test_paths_may_be_strings(write_run: WriteRun, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not finished"):
+        recording.record(str(write_run(ended=False)), out=str(tmp_path / "records"))
+
+
+@pytest.mark.usefixtures("_unverified")
 def test_a_name_is_one_folder_and_taken_once(write_run: WriteRun, tmp_path: Path, refused: Refused) -> None:
     run, records = write_run(seed=3), tmp_path / "records"
     day = describe(RunFolder(run)).date

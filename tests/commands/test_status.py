@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from contextlib import nullcontext
 
@@ -13,7 +14,7 @@ import pytest
 from daybreak.commands.status import status
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
-from daybreak.core.locks import alone_in
+from daybreak.core.locks import alone_in, locked
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.schemas.run import Change, DeviceUse, MachineRecord
@@ -84,6 +85,12 @@ def test_where_locks_tell_nothing_the_heartbeat_does(write_run, monkeypatch):
     assert lines(status(run))["state"].startswith("silent for 5m ")
 
 
+def test_a_record_has_no_model(write_run):
+    run = write_run()
+    shutil.rmtree(run / "model", ignore_errors=True)
+    assert lines(status(run))["export"] == "parity passed; the model is not in this folder"
+
+
 @pytest.mark.parametrize(("resumes", "words"), [(1, "after 1 resume"), (2, "after 2 resumes")])
 def test_resumes_are_counted_in_words(write_run, resumes, words):
     folder = RunFolder(write_run())
@@ -93,15 +100,20 @@ def test_resumes_are_counted_in_words(write_run, resumes, words):
 
 def test_a_run_in_its_first_seconds_is_starting(tmp_path):
     (tmp_path / ".data.preparing").mkdir()
-    assert lines(status(str(tmp_path)))["state"].startswith("starting: preparing text")
-    os.utime(tmp_path / ".data.preparing", (0, 0))
-    assert "stopped before its first training step; the same command starts it again" in status(tmp_path)
-    with alone_in(tmp_path):
-        assert lines(status(tmp_path))["state"].startswith("starting: preparing text")
+    assert lines(status(tmp_path))["state"].startswith("starting: preparing text")
+    age(tmp_path / ".data.preparing", 300)
+    assert lines(status(tmp_path))["state"].startswith("not started, and no process is at work here; the same command")
+    with (tmp_path / ".data.preparing" / "lock").open("a") as lock:
+        age(lock.name, 300)
+        age(tmp_path / ".data.preparing", 300)
+        assert "not started" in status(tmp_path)
+        assert locked(lock.fileno()) and "starting: preparing text" in status(str(tmp_path))
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UserError, match="is not a run folder"):
         status(tmp_path)
     (tmp_path / "none").mkdir()
+    with pytest.raises(UserError, match=r"holds no recipe\.json"):
+        status(tmp_path / "none")
     (tmp_path / "none" / ".DS_Store").touch()
     with pytest.raises(UserError, match=r"holds no recipe\.json"):
         status(tmp_path / "none")

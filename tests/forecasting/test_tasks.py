@@ -56,6 +56,13 @@ def test_a_line_without_noise_is_found_again() -> None:
     assert one(table, middle).score == pytest.approx(TRUTH[0] + TRUTH[1] * middle, abs=1e-4)
 
 
+def test_a_gap_just_outside_is_not_rounded_into_the_measured_ones() -> None:
+    table = fit_tasks(made_up(np.random.default_rng(0)))
+    low, high = table.lines[0].gaps
+    found = one(table, low - 1e-4)
+    assert found.beyond == f"measured {low:.4f} to {high:.4f} nats below the unigram baseline, not at {low - 1e-4:.4f}"
+
+
 def test_nine_of_ten_new_runs_fall_into_the_interval() -> None:
     rng = np.random.default_rng(1)
     inside = tries = 0

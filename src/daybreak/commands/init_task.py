@@ -167,7 +167,7 @@ class Choice:
     """Key of the task file -> reason for its value."""
 
 
-def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) -> Path:
+def init_task(table: Path | str, out: Path | str | None = None, *, overwrite: bool = False) -> Path:
     """Write the task file of a table of labelled rows and print each decision with its reason.
 
     A table that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file. Numbers
@@ -179,7 +179,8 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
     from daybreak.evaluation.tasks.kinds import load_task
     from daybreak.evaluation.tasks.task_file import read_task_file
 
-    out = out or table.with_suffix(".toml")
+    table = Path(table)
+    out = Path(out or table.with_suffix(".toml"))
     if out.exists() and not overwrite:
         raise UserError(f"'{out}' exists already.", "Choose another file with --out, or replace it with --overwrite.")
     if out.suffix != ".toml":

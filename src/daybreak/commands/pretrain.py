@@ -17,6 +17,7 @@ from daybreak.commands.options import (
     InitOptions,
     RunOutOptions,
     default_run_folder,
+    listed,
     load_chosen_recipe,
     parse,
     refuse_idle_phase,
@@ -83,6 +84,9 @@ class Watching:
     """Also send metrics to wandb, tensorboard or trackio, which must be installed; separate names with spaces."""
     price: float | None = None
     """Price of an hour of this machine, in any currency; the report then shows the cost of the run."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "track", tuple(map(str, listed(self.track))))  # one name alone is not its letters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -40,9 +41,9 @@ def status(run: Path | str) -> str:
     run = Path(run)
     folder = RunFolder(run)
     if not folder.recipe.is_file() and _has_begun(folder):
-        state = "starting: preparing text or measuring step times; no training step yet"
-        if not _is_starting(folder):
-            state = "stopped before its first training step; the same command starts it again"
+        state = "not started, and no process is at work here; the same command starts it again"
+        if _is_at_work(folder):
+            state = "starting: preparing text or measuring step times; no training step yet"
         return f"run      {run}\nstate    {state}"
     found = read_run(run)
     trace = last_trace(folder.trace)
@@ -62,14 +63,19 @@ def status(run: Path | str) -> str:
 
 
 def _has_begun(folder: RunFolder) -> bool:
-    """Return whether the folder, which has no recipe.json yet, is that of a run."""
+    """Return whether the start of a run has left files in the folder, or holds it; it has no recipe.json yet."""
     return folder.path.is_dir() and not folder.strange() and (is_held(folder.path) or not is_empty(folder.path))
 
 
-def _is_starting(folder: RunFolder) -> bool:
-    """Return whether a process prepares the run, by its lock or by what it has just written."""
-    newest = max((path.stat().st_mtime for path in folder.path.rglob("*")), default=0.0)
-    return bool(is_held(folder.path)) or time.time() - newest <= SILENCE
+def _is_at_work(folder: RunFolder) -> bool:
+    """Return whether a process holds the folder or a preparation in it, or has written there in the last seconds."""
+    if any(map(is_held, (folder.path, *folder.path.glob(".*/lock")))):
+        return True
+    changed = 0.0
+    for path in folder.path.rglob("*"):
+        with suppress(OSError):  # a process has deleted it
+            changed = max(changed, path.stat().st_mtime)
+    return time.time() - changed <= SILENCE
 
 
 def _state(found: RunRecords, folder: RunFolder) -> str:
@@ -150,4 +156,6 @@ def _export(found: RunRecords) -> str:
         return ""
     parity = found.summary.parity
     model = RunFolder(found.path).model
-    return f"{model}, parity passed" if parity.passed else f"refused: {parity.failure or 'the parity check failed'}"
+    if not parity.passed:
+        return f"refused: {parity.failure or 'the parity check failed'}"
+    return f"{model}, parity passed" if model.is_dir() else "parity passed; the model is not in this folder"

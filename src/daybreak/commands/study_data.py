@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, Suppress, arg
 
-from daybreak.commands.options import DEFAULT_RECIPE, CommaSeparated, given_flags, keywords, parse, value_of
+from daybreak.commands.options import DEFAULT_RECIPE, CommaSeparated, given_flags, keywords, listed, parse, value_of
 from daybreak.commands.study import ComparisonOptions, StudyRunner, conclude, read_variant
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
@@ -108,7 +108,7 @@ def _named_texts(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def study_data(
-    texts: Mapping[str, Sequence[str]],
+    texts: Mapping[str, Sequence[Path | str] | Path | str],
     *,
     recipe: Recipe,
     out: Path | str,
@@ -141,13 +141,13 @@ def study_data(
     from daybreak.studies.experiment import agreed, cells_of, heldout_sets, settled
     from daybreak.studies.paired_losses import compare_all
 
-    out = Path(out)
+    out, named = Path(out), {name: [str(text) for text in listed(given)] for name, given in texts.items()}
     _check_preparation(preparation)
-    _check_names(texts)
-    variants = _variants(texts, recipe, preparation, code)
+    _check_names(named)
+    variants = _variants(named, recipe, preparation, code)
     settings = settled(variants, budget, seeds, threads)
     with held(out) as lock:
-        started = _prepared(texts, recipe, out, preparation, settings, question, seeds)
+        started = _prepared(named, recipe, out, preparation, settings, question, seeds)
         data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in started.texts}
         for one in variants:
             heldout_sets([one], data[one.name])
@@ -156,7 +156,7 @@ def study_data(
         def with_cells(cells: Sequence[StudyCell]) -> DataStudy:
             """Return the study with these cells; every preprocessing is compared with the raw text of its source."""
             compared = []
-            for name in texts:
+            for name in named:
                 names = [data_variant(name, one) for one in started.preprocessings]
                 pairs = compare_all(cells, names, Budget.parse(budget).unit)
                 compared += [pair for pair in pairs if pair.a == data_variant(name, RAW)]

@@ -41,12 +41,19 @@ def forecast_tasks(table: TaskTable, loss: Forecast, unigram_loss: float) -> lis
         if line.gaps[0] <= gap <= line.gaps[1]:
             found.append(_forecast(line, gap, unsure))
         else:
-            # So many digits that the gap and the end that it lies beyond differ.
-            digits = next(n for n in range(2, 18) if f"{gap:.{n}f}" not in {f"{end:.{n}f}" for end in line.gaps})
-            where = f"{line.gaps[0]:.{digits}f} to {line.gaps[1]:.{digits}f} nats below the unigram baseline"
-            beyond = f"measured {where}, not at {gap:.{digits}f}"
+            low, high, here = _distinct(*line.gaps, gap)
+            beyond = f"measured {low} to {high} nats below the unigram baseline, not at {here}"
             found.append(TaskForecast(task=line.task, runs=len(line.runs), beyond=beyond))
     return found
+
+
+def _distinct(low: float, high: float, gap: float) -> tuple[str, str, str]:
+    """Return the numbers with two digits, or with as many as show that the gap is outside."""
+    for digits in range(2, 18):
+        shown = f"{low:.{digits}f}", f"{high:.{digits}f}", f"{gap:.{digits}f}"
+        if shown[2] not in shown[:2]:
+            break
+    return shown
 
 
 def _forecast(line: TaskLine, gap: float, unsure: float) -> TaskForecast:

@@ -110,8 +110,12 @@ def candidates(
 
     Args:
         about: the text, see ``spec_of_text``.
+
+    Raises:
+        UserError: no recipe can be timed, because none fits the text or the memory of this device.
     """
     started, results, last = time.monotonic(), [], None
+    refused: list[UserError] = []
     vocabulary = shards.manifest.vocabulary
     costs = [(flops_per_token(recipe, vocabulary), recipe) for recipe in recipes]
     for cost, recipe in sorted(costs, key=lambda pair: pair[0]):
@@ -123,9 +127,13 @@ def candidates(
             try:
                 speed = time_recipe(recipe, shards, data)
             except UserError as error:
-                raise UserError(f"{recipe.name} cannot be timed: {error.sentence}", error.remedy) from None
+                refused.append(error)
+                results.append(_untimed(recipe, cost, vocabulary, error))
+                continue
             last = (speed, flops / speed.step)
         results.append(_candidate(recipe, cost, speed, vocabulary, about, budget))
+    if len(refused) == len(recipes):
+        raise refused[0]
     return results
 
 
@@ -146,6 +154,22 @@ def _expected_rate(measured: float) -> float:
 def _usual_rate(device: torch.device) -> float:
     """UTILIZATION of the measured speed of a matrix product, in operations a second."""
     return UTILIZATION * 1e9 * max(probe.matmul_rates(device).values())
+
+
+def _untimed(recipe: Recipe, cost: int, vocabulary: int, error: UserError) -> Candidate:
+    """A recipe that cannot be trained on this text or machine, with the reason."""
+    model = meta_model(recipe, vocabulary)
+    return Candidate(
+        recipe=recipe.name,
+        parameters=model.parameter_count(),
+        inner=inner_parameters(model.parameter_count(), vocabulary, model.hidden_size),
+        flops_per_token=cost,
+        tokens_per_second=0.0,
+        training_seconds=0.0,
+        memory=0,
+        measured=False,
+        trouble=f"no forecast: {error.sentence.rstrip('.')}",
+    )
 
 
 def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: RunSpec, budget: Budget) -> Candidate:

@@ -260,7 +260,7 @@ def test_the_command_says_every_fault_or_that_there_is_none(
     tmp_path: Path, short: None, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
     write_submission(tmp_path, {}, {})
-    check_submission(tmp_path / "submission.zip")
+    check_submission(str(tmp_path / "submission.zip"))
     assert capsys.readouterr().out.endswith("submission.zip' is a valid submission: 11 files, all rows present.\n")
     (tmp_path / "AX.tsv").unlink()
     (tmp_path / "RTE.tsv").write_text("index\tprediction\n0\tentailment\n", encoding="utf-8")

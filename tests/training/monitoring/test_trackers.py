@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from small_records import DEVICES, MACHINE, VALIDATION, step_record
 
+from daybreak.commands.pretrain import Watching
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
@@ -93,6 +94,10 @@ def lines(path: Path) -> list[Any]:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer to start a process than a run waits for its end."""
     monkeypatch.setattr(trackers, "CLOSE_SECONDS", 60.0)
+
+
+def test_one_tracker_alone_is_not_its_letters() -> None:
+    assert Watching(track="tensorboard").track == ("tensorboard",)  # type: ignore[arg-type]
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
