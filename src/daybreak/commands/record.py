@@ -19,7 +19,7 @@ from tyro.conf import Positional, arg
 import daybreak
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, load_recipe_file, parse
 from daybreak.commands.verify import verify
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, check_option
 from daybreak.core.files import make_folder, read_json, whole_folder, write_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
@@ -86,6 +86,7 @@ def record(
     )
 
     run, out = Path(run), Path(out)
+    check_option("--last", last, last >= 0, "of at least 0")
     for file in STUDIES:
         if (run / file).is_file():
             return _record_study(run / file, out, name)
