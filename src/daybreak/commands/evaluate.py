@@ -359,6 +359,7 @@ def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
     other = result.scores.get(f"mismatched_{result.metric}")
     seeds = len(result.seeds)
     spread = f" +- {result.spread:.3f}" if seeds > 1 else ""
+    leaked = data.leaked_rows
     parts = [
         f"{result.task} ({result.model}): {result.metric} {result.mean:.3f}{spread}",
         f"median {result.median:.3f} of {seeds} seeds" if seeds > 1 else "1 seed",
@@ -369,7 +370,7 @@ def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
         f"both averaged {statistics.fmean(result.combined):.3f}" if result.combined else "",
         f"{result.train_rows:,} train and {result.reported_rows:,} {result.reported} rows",
         f"{data.skipped} rows skipped" if data.skipped else "",
-        f"{data.leaked_rows:,} of {len(data.dev):,} dev rows are also training rows" if data.leaked_rows else "",
+        f"{leaked:,} of {len(data.dev):,} dev rows are also training rows" if leaked else "",
         result.selection if result.settings_tried else "",
         duration(result.seconds) if new else f"all fine-tunings were finished ({duration(result.seconds)})",
     ]

@@ -128,7 +128,8 @@ def candidates(
                 speed = time_recipe(recipe, shards, data)
             except UserError as error:
                 refused.append(error)
-                results.append(_untimed(recipe, cost, vocabulary, error))
+                reason = f"no forecast: {error.sentence.rstrip('.')}"
+                results.append(replace(_untimed(recipe, cost, vocabulary), trouble=reason))
                 continue
             last = (speed, flops / speed.step)
         results.append(_candidate(recipe, cost, speed, vocabulary, about, budget))
@@ -156,8 +157,8 @@ def _usual_rate(device: torch.device) -> float:
     return UTILIZATION * 1e9 * max(probe.matmul_rates(device).values())
 
 
-def _untimed(recipe: Recipe, cost: int, vocabulary: int, error: UserError) -> Candidate:
-    """A recipe that cannot be trained on this text or machine, with the reason."""
+def _untimed(recipe: Recipe, cost: int, vocabulary: int) -> Candidate:
+    """A recipe of which the speed is not known."""
     model = meta_model(recipe, vocabulary)
     return Candidate(
         recipe=recipe.name,
@@ -168,19 +169,14 @@ def _untimed(recipe: Recipe, cost: int, vocabulary: int, error: UserError) -> Ca
         training_seconds=0.0,
         memory=0,
         measured=False,
-        trouble=f"no forecast: {error.sentence.rstrip('.')}",
     )
 
 
 def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: RunSpec, budget: Budget) -> Candidate:
-    model = meta_model(recipe, vocabulary)
     start = speed.start + COMPILE_SECONDS * worth_compiling(recipe.compile, probe.choose_device(), budget)
     seconds = max(0.0, budget.amount * (1.0 - VALIDATION_FRACTION) - start - speed.end)
-    candidate = Candidate(
-        recipe=recipe.name,
-        parameters=model.parameter_count(),
-        inner=inner_parameters(model.parameter_count(), vocabulary, model.hidden_size),
-        flops_per_token=cost,
+    candidate = replace(
+        _untimed(recipe, cost, vocabulary),
         tokens_per_second=recipe.global_batch(1) * recipe.length / speed.step,
         training_seconds=seconds,
         memory=speed.memory,
