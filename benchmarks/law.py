@@ -8,9 +8,10 @@
 
 The first form writes a record with the features of each run on these data: sizes, losses and training curve. The second
 takes the runs of an earlier record instead, and measures the difficulty of their text again. The third does the same as
-the first for all cells of a study-data. The fourth fits all such records (*law-runs*.json), writes the law that ships
-with the package, and measures it on runs left out of the fit: a fifth of them, all of one text, all of one size. The
-fifth compares the forecasts that runs made with the losses that they reached.
+the first for all cells of a study-data. The fourth fits all such records (*law-runs*.json), and the held-out losses
+during the runs that are recorded as folders. It writes the law that ships with the package, and measures it on runs
+left out of the fit: a fifth of them, all of one text, all of one size. The fifth compares the forecasts that this
+version makes at the start and during finished runs with the losses that they reached.
 Runs of other recipes than the flagship's are skipped with a message.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +30,7 @@ import numpy as np
 import torch
 from scipy import optimize
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.recipe_file import read_recipe_file
@@ -35,17 +38,30 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.forecasting.difficulty import BIGRAM_WEIGHT, measures
-from daybreak.forecasting.law import course_means, inner_parameters, log_fraction, why_not, worth
+from daybreak.forecasting.law import (
+    CENTRE,
+    RunSpec,
+    course_means,
+    inner_parameters,
+    log_fraction,
+    shipped_law,
+    why_not,
+    worth,
+)
+from daybreak.forecasting.live import ForecastMonitor
 from daybreak.models.importing import load_pretrained
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import load_recipe
 from daybreak.reporting.studies import data_variant
-from daybreak.schemas.forecast import ForecastLog, Law, Residual, UsualLoss
-from daybreak.schemas.run import PLATEAU_MARGIN, Decisions, Manifest, Summary
+from daybreak.schemas.forecast import Drop, Forecast, ForecastLog, Law, Residual, UsualLoss
+from daybreak.schemas.run import PLATEAU_MARGIN, Decisions, Manifest, StepRecord, Summary, ValidationRecord
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy
 from daybreak.studies.cell_runner import slug
+from daybreak.training.calibration import pace_of
 
 FOLDS = 5
+PROGRESS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Points of a run from which the rest of its way is measured."""
 NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")
 MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Points of a run at which its training loss is compared with the typical loss."""
@@ -58,6 +74,8 @@ a floor near that of large models, and a million tokens until the loss falls. Th
 leave open, such as the gain of much larger models."""
 NOISE = 0.02
 """Initial standard deviation of a run's log loss, which weighs the runs against the prior."""
+LINE_NOISE = 0.01
+"""Standard deviation of a run around the course of its held-out loss, for the weights of the runs."""
 OTHER_WEIGHTS = (0.0, 1.0, 2.0, 4.0, 6.0)
 """Weights of the bigram model whose errors are recorded beside those of the one in use; 0 leaves the compressor."""
 FEWEST = 8
@@ -209,18 +227,67 @@ def runs_of_study(folder: Path) -> list[LawRun]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldoutCourse:
+    """The held-out losses of a finished run, as logarithms of the relative loss."""
+
+    text: float
+    """The unigram baseline, which differs from one text or vocabulary to another."""
+    tokens: int
+    progress: list[float]
+    losses: list[float]
+    """At ``progress``; the last one is the final loss, on all positions."""
+    positions: tuple[int, int]
+    """Of the interim and of the final validation."""
+    final_on_interim: float | None
+    """The final loss on the positions of the interim validations; None if the run has not stored it."""
+
+
+def heldout_course(run: RunFolder) -> HeldoutCourse | None:
+    """Return the held-out losses of a finished run; None without interim validations."""
+    lines = [line for line in read_json_lines(run.metrics) if line["type"] == "validation"]
+    if len(lines) < 3 or not lines[-1]["final"]:
+        return None
+    *_, last, final = lines
+    on_interim = final.get("interim_loss")
+    return HeldoutCourse(
+        text=round(final["unigram_loss"], 3),
+        tokens=final["tokens"],
+        progress=[line["progress"] for line in lines],
+        losses=[math.log(line["loss"] / line["unigram_loss"]) for line in lines],
+        positions=(last["positions"], final["positions"]),
+        final_on_interim=math.log(on_interim / last["unigram_loss"]) if on_interim else None,
+    )
+
+
+def recorded_courses(folder: Path) -> list[HeldoutCourse]:
+    """The held-out losses of all recorded runs that the law applies to."""
+    flagship, found = to_dict(load_recipe("mini")), []
+    for path in sorted(folder.glob("*/recipe.json")):
+        run = RunFolder(path.parent)
+        if all((path.parent / name).is_file() for name in NEEDED) and not why_not(
+            to_dict(load_recipe(path.parent)), flagship
+        ):
+            found += [course] if (course := heldout_course(run)) else []
+    return found
+
+
 # ---------------------------------------------------------------- the fit
 
 
-def fit(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> Law:
-    """Fit the law and the usual course.
+def fit(runs: Sequence[LawRun], courses: Sequence[HeldoutCourse], weight: float = BIGRAM_WEIGHT) -> Law:
+    """Fit the law, the usual course and the course of the held-out loss.
 
     Args:
         runs: at least FEWEST runs that left the unigram plateau.
+        courses: of at least FEWEST runs.
         weight: of the bigram model in the difficulty.
     """
-    if len(runs) < FEWEST:
-        raise UserError(f"{len(runs)} runs are too few to fit a law on.", f"Name at least {FEWEST}.")
+    if min(len(runs), len(courses)) < FEWEST:
+        raise UserError(
+            f"{len(runs)} runs and {len(courses)} held-out courses are too few to fit a law on.",
+            f"Name at least {FEWEST} of each.",
+        )
     z = np.array([math.log(run.loss / run.unigram_loss) for run in runs])
     facts = facts_of(runs, weight)
     theta, covariance, spread, freedom = coefficients_of(facts, z)
@@ -228,12 +295,15 @@ def fit(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> Law:
     return Law(
         coefficients=[round(float(value), 6) for value in theta],
         covariance=[[float(f"{value:.4g}") for value in row] for row in covariance],
-        spread=round(spread, 6),
+        spread=round(max(spread, spread_on_new_text(runs, weight)), 6),
         freedom=freedom,
         inner=(min(run.inner for run in runs), max(run.inner for run in runs)),
         tokens=(min(run.tokens for run in runs), max(run.tokens for run in runs)),
         epochs=round(max(run.tokens / run.unique for run in runs), 2),
-        usual=usual_losses(runs, expected, z),
+        usual=usual_losses(runs, expected),
+        drops=drops_of(courses, noise := noise_of(courses)),
+        course_tokens=(min(course.tokens for course in courses), max(course.tokens for course in courses)),
+        noise=round(noise, 4),
         residuals=[
             Residual(name=run.name, loss=round(run.loss, 4), fitted=round(run.unigram_loss * math.exp(at), 4))
             for run, at in zip(runs, expected)
@@ -272,7 +342,82 @@ def coefficients_of(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.nd
     return found.x, np.linalg.inv(curvature), spread, freedom
 
 
-def usual_losses(runs: Sequence[LawRun], expected: np.ndarray, z: np.ndarray) -> list[UsualLoss]:
+def spread_on_new_text(runs: Sequence[LawRun], weight: float) -> float:
+    """Return the standard deviation of runs around a law that was fitted without their text; 0 with too few texts.
+
+    Together with the uncertainty of the coefficients, it gives the errors their expected size. Each text has the same
+    weight, because a user's text is a new one.
+    """
+    errors, variances, weights = [], [], []
+    for text in dict.fromkeys(run.text for run in runs):
+        known, left = ([run for run in runs if (run.text == text) == inside] for inside in (False, True))
+        if len(known) < FEWEST:
+            continue
+        facts = facts_of(known, weight)
+        z = np.array([math.log(run.loss / run.unigram_loss) for run in known])
+        theta, covariance, *_ = coefficients_of(facts, z)
+        there = facts_of(left, weight)
+        errors += list(np.log([run.loss / run.unigram_loss for run in left]) - log_fraction(theta, *there))
+        gradient = np.stack(
+            [
+                (log_fraction(theta + step, *there) - log_fraction(theta - step, *there)) / 2e-4
+                for step in 1e-4 * np.eye(len(theta))
+            ]
+        )
+        variances += list(np.einsum("ir,ij,jr->r", gradient, covariance, gradient))
+        weights += [1.0 / len(left)] * len(left)
+    if not errors:
+        return 0.0
+    squares, known_part, share = np.square(errors), np.array(variances), np.array(weights) / sum(weights)
+
+    def excess(spread: float) -> float:
+        return float(share @ (squares / (known_part + spread**2))) - 1.0
+
+    return float(optimize.brentq(excess, 1e-4, 10.0)) if excess(1e-4) > 0 else 0.0
+
+
+def drops_of(courses: Sequence[HeldoutCourse], noise: float) -> list[Drop]:
+    """Return how far the held-out loss still falls from each point of PROGRESS."""
+    more = np.array([math.log(course.tokens / CENTRE[1]) for course in courses])
+    sampling = noise**2 * np.array([1.0 / part - 1.0 / whole for part, whole in (each.positions for each in courses)])
+    falls = np.array(
+        [np.interp(PROGRESS, each.progress, each.losses, left=math.nan) - each.losses[-1] for each in courses]
+    )
+    found = []
+    for at, column in zip(PROGRESS, falls.T):
+        there = np.flatnonzero(~np.isnan(column))
+        if len(there) < FEWEST:
+            continue
+        texts = np.array([courses[number].text for number in there])
+        line = weighted_line(more[there], column[there], sampling[there])
+        apart = [
+            column[left] - np.polyval(weighted_line(more[known], column[known], sampling[known]), more[left])
+            for known, left in ((there[texts != text], there[texts == text]) for text in dict.fromkeys(texts))
+            if len(known) >= FEWEST
+        ] or [column[there] - np.polyval(line, more[there])]
+        # Each text has the same weight, as in spread_on_new_text; what the small samples add is not of the runs.
+        spread = math.sqrt(max(1e-6, np.mean([np.mean(rest**2) for rest in apart]) - sampling[there].mean()))
+        numbers = {"mean": line[1], "slope": line[0], "spread": spread}
+        found.append(Drop(at=at, **{name: round(float(value), 6) for name, value in numbers.items()}))
+    return found
+
+
+def weighted_line(x: np.ndarray, y: np.ndarray, sampling: np.ndarray) -> np.ndarray:
+    """Return slope and intercept of y over x, where values measured on few positions have less weight."""
+    return np.polyfit(x, y, 1, w=1.0 / np.sqrt(LINE_NOISE**2 + sampling))
+
+
+def noise_of(courses: Sequence[HeldoutCourse]) -> float:
+    """Return the standard deviation of the log loss on one position, from final losses on a part of the positions."""
+    squares = [
+        (course.final_on_interim - course.losses[-1]) ** 2 / (1.0 / course.positions[0] - 1.0 / course.positions[1])
+        for course in courses
+        if course.final_on_interim is not None and course.positions[0] < course.positions[1]
+    ]
+    return math.sqrt(np.mean(squares)) if squares else 1.0
+
+
+def usual_losses(runs: Sequence[LawRun], expected: np.ndarray) -> list[UsualLoss]:
     """Return the usual loss at each mark that enough runs have."""
     found = []
     for place, at in enumerate(MARKS):
@@ -286,16 +431,11 @@ def usual_losses(runs: Sequence[LawRun], expected: np.ndarray, z: np.ndarray) ->
         there, seen = list(fractions), np.array(list(fractions.values()))
         design = np.stack([np.ones(len(there)), expected[there]], axis=1)
         (offset, slope), *_ = np.linalg.lstsq(design, seen, rcond=None)
-        above, rest = seen - design @ (offset, slope), z[there] - expected[there]
-        # A loss above the usual one at the mark never predicts a lower final loss.
-        pull = max(0.0, float(above @ rest) / max(float(above @ above), 1e-12))
-        left = rest - pull * above
+        above = seen - design @ (offset, slope)
         numbers = {
             "offset": float(offset),
             "slope": float(slope),
             "spread": math.sqrt(float(above @ above) / (len(there) - 2)),
-            "pull": pull,
-            "left": math.sqrt(float(left @ left) / (len(there) - 1)),
         }
         found.append(UsualLoss(at=at, **{name: round(value, 6) for name, value in numbers.items()}))
     return found
@@ -308,9 +448,10 @@ def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable], weight: float 
         known = [run for run, other in zip(runs, groups) if other != group]
         if len(known) < FEWEST:
             continue
-        law = fit(known, weight)
+        losses = np.array([math.log(run.loss / run.unigram_loss) for run in known])
+        theta, *_ = coefficients_of(facts_of(known, weight), losses)
         left = [run for run, other in zip(runs, groups) if other == group]
-        for run, z in zip(left, log_fraction(np.array(law.coefficients), *facts_of(left, weight))):
+        for run, z in zip(left, log_fraction(theta, *facts_of(left, weight))):
             found.append(Residual(name=run.name, loss=run.loss, fitted=run.unigram_loss * math.exp(float(z))))
     return found
 
@@ -328,8 +469,37 @@ def judged(runs: list[LawRun], groups: list[Any], weight: float = BIGRAM_WEIGHT)
     }
 
 
-def check(run: RunFolder) -> dict[str, Any]:
-    """Compare the forecasts of a finished run with its loss; each is made at the fraction ``share`` of the run."""
+def replayed(run: RunFolder, law: Law) -> list[Forecast]:
+    """Return the forecasts that ``law`` makes during a finished run, from its stored forecast and metrics."""
+    log, summary = read_json(run.forecast, ForecastLog), read_json(run.summary, Summary)
+    data, decisions = read_json(run.manifest, Manifest), read_json(run.decisions, Decisions)
+    hidden_size = read_recipe_file(run.recipe)["model"]["hidden_size"]
+    if log.difficulty is None:
+        sys.exit(f"{run.path} was forecast by a version that measured the difficulty of a text differently.")
+    about = RunSpec(
+        inner=inner_parameters(summary.parameters, data.vocabulary, hidden_size),
+        tokens=log.forecasts[0].tokens,
+        unique=data.train.tokens,
+        unigram_loss=summary.validation.unigram_loss,
+        difficulty=log.difficulty,
+    )
+    timed = Budget.parse(summary.budget).unit == "seconds"
+    with tempfile.TemporaryDirectory() as folder:
+        monitor = ForecastMonitor(
+            law, about, summary.validation.positions, pace_of(decisions).covered if timed else None,
+            Path(folder) / "forecast.json",
+        )  # fmt: skip
+        for line in sorted(read_json_lines(run.metrics), key=lambda line: line.get("progress", 0.0)):
+            kind = line.pop("type")
+            if kind == "step":
+                monitor.on_step(from_dict(StepRecord, line))
+            elif kind == "validation":
+                monitor.on_validation(from_dict(ValidationRecord, line))
+    return monitor.forecasts
+
+
+def check(run: RunFolder, law: Law) -> dict[str, Any]:
+    """Compare the forecasts of ``law`` with the loss of a finished run; each is made at a fraction ``share`` of it."""
     summary = read_json(run.summary, Summary)
     loss = summary.validation.loss
     return {
@@ -348,7 +518,7 @@ def check(run: RunFolder) -> dict[str, Any]:
                 "inside": each.low <= loss <= each.high,
                 "error": round(each.loss / loss - 1.0, 4),
             }
-            for each in read_json(run.forecast, ForecastLog).forecasts
+            for each in replayed(run, law)
         ],
     }
 
@@ -380,16 +550,17 @@ def main() -> None:
         write_json(chosen.keep or Path("law-runs.json"), {**measure.record("law runs", {}), "runs": runs})
         print(f"{len(runs)} runs kept")
     if chosen.check:
-        checks = [check(RunFolder(folder)) for folder in chosen.check]
+        checks = [check(RunFolder(folder), shipped_law()) for folder in chosen.check]
         measure.finish({**measure.record("forecasts", {}), "runs": checks}, chosen.out)
-        inside = sum(one["forecasts"][0]["inside"] for one in checks)
-        print(f"Before the first step: {inside} of {len(checks)} losses are inside the 90 % interval.")
+        for when, place in (("At the start", 0), ("At the last interim validation", -1)):
+            inside = sum(one["forecasts"][place]["inside"] for one in checks)
+            print(f"{when}: {inside} of {len(checks)} losses are inside the 90 % interval.")
     if not chosen.records:
         return
     runs = recorded(chosen.records)
     if not runs:
         sys.exit(f"'{chosen.records}' holds no run that the law speaks of.")
-    law = fit(runs)
+    law = fit(runs, recorded_courses(chosen.records))
     groups: dict[str, list[Any]] = {
         "a fifth": [number % FOLDS for number in range(len(runs))],
         "a text": [run.text for run in runs],

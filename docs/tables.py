@@ -106,7 +106,7 @@ OFF_THE_PLATEAU = {
 }
 CLEARLY_BELOW = 0.5
 """Nats below the unigram baseline at which a run counts as off the plateau."""
-FORECASTS = "2026-11-27-forecasts-new-law.json"
+FORECASTS = "2026-11-27-forecasts-validations.json"
 LAW = "2026-11-27-law.json"
 EARLIER_LAW = "2026-11-26-law.json"
 TASK_LINES = "2026-11-27-task-forecasts.json"
@@ -608,23 +608,21 @@ def off_the_plateau() -> str:
 
 
 def forecasts() -> str:
-    """What runs forecast before their first step and after half of their time, beside the loss that they reached."""
+    """Forecasts at the start, half-way and after the last interim validation, beside the loss that runs reached."""
     rows = []
     for run in read(FORECASTS)["runs"]:
-        first = run["forecasts"][0]
-        half = next(each for each in run["forecasts"] if each["share"] == 0.5)
+        first, *_, last = run["forecasts"]
+        half = max((each for each in run["forecasts"] if each["share"] <= 0.5), key=lambda each: each["share"])
         rows.append(
             [
                 run["run"],
                 f"{run['tokens'] / 1e6:.1f}",
                 f"{run['loss']:.2f}",
-                f"{first['loss']:.2f} ({first['low']:.2f} to {first['high']:.2f})",
-                f"{100 * first['error']:+.1f} %",
-                f"{100 * half['error']:+.1f} %",
+                *(f"{each['loss']:.2f} ({each['low']:.2f} to {each['high']:.2f})" for each in (first, half, last)),
             ]
         )
-    header = ["run", "tokens, millions", "loss", "forecast at the start, 90 % interval", "its error"]
-    return table([*header, "error half-way"], rows)
+    header = ["run", "tokens, millions", "loss", "forecast at the start, 90 % interval", "half-way"]
+    return table([*header, "after the last validation"], rows)
 
 
 def law_left_out() -> str:

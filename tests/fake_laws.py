@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from daybreak.forecasting.law import CENTRE, log_fraction
-from daybreak.schemas.forecast import Law, UsualLoss
+from daybreak.schemas.forecast import Drop, Law, UsualLoss
+from daybreak.schemas.run import ValidationRecord
 
 TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 1.2])
 SIZES = (330_000, 900_000, 2_700_000, 9_000_000)
@@ -15,8 +16,8 @@ TOKENS = (1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000)
 PLENTY = 10**9
 LUCK = 0.02
 """Standard deviation of a run's luck: the log of its loss over that of the law."""
-SEEN = 0.4
-"""What of a run's luck shows in its course."""
+DROP_SPREAD = 0.005
+"""Standard deviation of the rest of the way of a held-out loss."""
 MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -30,6 +31,20 @@ def usual_loss(at: float, loss: float) -> float:
     return 7.0 * math.exp(0.1 + (0.4 + 0.5 * at) * math.log(loss / 7.0))
 
 
+def true_drop(at: float, tokens: float) -> float:
+    """How far the log of the held-out loss still falls at a point of a run."""
+    return (1.0 - at) * (0.3 - 0.02 * math.log(tokens / CENTRE[1]))
+
+
+def validation(at: float, tokens: float, loss: float, positions: int = 1000) -> ValidationRecord:
+    """An interim validation of a run of ``tokens`` that ends with ``loss``."""
+    return ValidationRecord(
+        step=round(at * 1000), elapsed=600 * at, progress=at, tokens=round(tokens * at),
+        loss=loss * math.exp(true_drop(at, tokens)), accuracy=0.3, positions=positions, distinct=100,
+        unigram_loss=7.0, most_frequent_fraction=0.05, final=False, seconds=1.0,
+    )  # fmt: skip
+
+
 def true_law() -> Law:
     """What a fit to very many runs of these sizes and tokens would find."""
     return Law(
@@ -40,8 +55,8 @@ def true_law() -> Law:
         inner=(SIZES[0], SIZES[-1]),
         tokens=(TOKENS[0], TOKENS[-1]),
         epochs=TOKENS[-1] / PLENTY,
-        usual=[
-            UsualLoss(at=at, offset=0.1, slope=0.4 + 0.5 * at, spread=LUCK / SEEN, pull=SEEN, left=LUCK / 10)
-            for at in MARKS
-        ],
+        usual=[UsualLoss(at=at, offset=0.1, slope=0.4 + 0.5 * at, spread=LUCK) for at in MARKS],
+        drops=[Drop(at=at, mean=0.3 * (1 - at), slope=-0.02 * (1 - at), spread=DROP_SPREAD) for at in MARKS[1:]],
+        course_tokens=(TOKENS[0], TOKENS[-1]),
+        noise=0.6,
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_laws import SEEN, SIZES, true_law, true_loss, usual_loss
+from fake_laws import SIZES, true_law, true_loss, usual_loss, validation
 
 from daybreak.core.files import read_json
 from daybreak.forecasting.law import CENTRE, RunSpec
@@ -17,6 +17,7 @@ from daybreak.schemas.run import StepRecord
 from daybreak.training.calibration import Pace
 
 INNER, TOKENS = SIZES[1], 6e6
+POSITIONS = 1000
 EVEN = Pace((1.0, 1.0, 1.0)).covered
 
 
@@ -32,7 +33,7 @@ def undertaking(tokens: float = TOKENS) -> RunSpec:
 def step(progress: float, luck: float, tokens_per_second: float = 1e4) -> StepRecord:
     """A line of a run as fake_laws.py makes them up, at a mark's loss all the way."""
     mark = max(0.1, math.floor(progress * 10 + 1e-9) / 10)
-    loss = usual_loss(mark, true_loss(INNER, TOKENS)) * math.exp(luck / SEEN)
+    loss = usual_loss(mark, true_loss(INNER, TOKENS)) * math.exp(luck)
     return StepRecord(
         step=round(progress * 1000), elapsed=600 * progress, progress=progress, tokens=round(TOKENS * progress),
         stage="causal", loss=loss, targets=1, learning_rate=1.0,
@@ -40,25 +41,34 @@ def step(progress: float, luck: float, tokens_per_second: float = 1e4) -> StepRe
     )  # fmt: skip
 
 
+def monitor(law: Law, path: Path, tokens: float = TOKENS) -> ForecastMonitor:
+    return ForecastMonitor(law, undertaking(tokens), POSITIONS, EVEN, path)
+
+
 def walk(prophet: ForecastMonitor, begin: int, end: int, luck: float = 0.0) -> None:
+    """Steps from one percent of a run to another; from 15 on, each that ends with a 5 is followed by a validation."""
     for percent in range(begin, end):
         prophet.on_step(step(percent / 100, luck))
+        if percent > 10 and percent % 10 == 5:
+            prophet.on_validation(validation(percent / 100, TOKENS, true_loss(INNER, TOKENS, luck)))
 
 
 def test_forecasts_are_kept_from_the_start_on_and_narrow(
     law: Law, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "forecast.json"
-    prophet = ForecastMonitor(law, undertaking(), EVEN, path)
+    prophet = monitor(law, path)
     (first,) = read_json(path, ForecastLog).forecasts
     assert first.made_at == 0 and f"{first.loss:.2f}" in prophet.remark()
     walk(prophet, 1, 100, luck=0.03)
     outlook = read_json(path, ForecastLog)
     kept = outlook.forecasts
     assert [band.made_at for band in outlook.usual] == [mark.at for mark in law.usual]
-    assert [each.made_at for each in kept] == [0, *(mark.at for mark in law.usual)]
-    assert kept[-1].high - kept[-1].low < first.high - first.low
-    assert abs(kept[-1].loss / true_loss(INNER, TOKENS, 0.03) - 1) < 0.01 < abs(first.loss / kept[-1].loss - 1)
+    assert [each.made_at for each in kept] == [0, 0.1, *(percent / 100 for percent in range(15, 100, 10))]
+    assert [each.high - each.low for each in kept] == sorted((each.high - each.low for each in kept), reverse=True)
+    assert kept[2].loss == kept[1].loss, "no run was measured so early"
+    for late in kept[3:]:
+        assert abs(late.loss / true_loss(INNER, TOKENS, 0.03) - 1) < 0.005 < abs(first.loss / late.loss - 1)
     assert kept[3].tokens == pytest.approx(TOKENS, rel=0.01)
     said = capsys.readouterr().out
     assert said.count("training loss at 10%") == 1 and "Forecast of the final loss: " in said and "a guess" not in said
@@ -68,12 +78,12 @@ def test_forecasts_are_kept_from_the_start_on_and_narrow(
 def test_it_says_whether_the_loss_is_usual(
     law: Law, tmp_path: Path, capsys: pytest.CaptureFixture[str], luck: float, word: str
 ) -> None:
-    walk(ForecastMonitor(law, undertaking(), None, tmp_path / "forecast.json"), 1, 12, luck)
+    walk(ForecastMonitor(law, undertaking(), POSITIONS, None, tmp_path / "forecast.json"), 1, 12, luck)
     assert word in capsys.readouterr().out
 
 
 def test_a_faster_machine_than_expected_reads_more(law: Law, tmp_path: Path) -> None:
-    prophet = ForecastMonitor(law, undertaking(TOKENS / 2), EVEN, tmp_path / "forecast.json")
+    prophet = monitor(law, tmp_path / "forecast.json", TOKENS / 2)
     walk(prophet, 1, 12)
     assert prophet.forecasts[1].tokens == pytest.approx(TOKENS, rel=0.02)
     assert prophet.forecasts[1].loss < prophet.forecasts[0].loss
@@ -81,11 +91,32 @@ def test_a_faster_machine_than_expected_reads_more(law: Law, tmp_path: Path) -> 
 
 def test_a_resumed_run_goes_on_with_its_forecasts(law: Law, tmp_path: Path) -> None:
     path = tmp_path / "forecast.json"
-    walk(ForecastMonitor(law, undertaking(), EVEN, path), 1, 35)
-    again = ForecastMonitor(law, undertaking(1.0), EVEN, path)
-    assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3] and len(read_json(path)["forecasts"]) == 4
-    walk(again, 33, 52)  # steps that were lost come again
-    assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    walk(monitor(law, path), 1, 37)
+    again = monitor(law, path, 1.0)
+    assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.15, 0.25, 0.35]
+    assert len(read_json(path)["forecasts"]) == 5
+    walk(again, 33, 57)  # steps and a validation that were lost come again
+    assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.15, 0.25, 0.35, 0.45, 0.55]
+
+
+def test_a_validation_on_few_positions_counts_less(law: Law, tmp_path: Path) -> None:
+    """The positions of an interim validation are part of the final ones, so all of them leave no sampling error."""
+    widths = []
+    for positions in (100, 500, POSITIONS):
+        prophet = monitor(law, tmp_path / f"{positions}.json")
+        prophet.on_step(step(0.01, 0.0))
+        prophet.on_validation(validation(0.5, TOKENS, true_loss(INNER, TOKENS, 0.05), positions))
+        made = prophet.forecasts[-1]
+        widths.append((made.high / made.low, made.loss))
+    assert widths == sorted(widths, key=lambda each: (-each[0], each[1]))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 0.0])
+def test_a_validation_without_a_number_gives_no_forecast(law: Law, tmp_path: Path, loss: float) -> None:
+    prophet = monitor(law, tmp_path / "forecast.json")
+    prophet.on_validation(replace(validation(0.5, TOKENS, 4.0), loss=loss))
+    prophet.on_validation(replace(validation(1.0, TOKENS, 4.0), final=True))
+    assert len(prophet.forecasts) == 1
 
 
 def test_stages_of_different_speed_are_reckoned_with(law: Law, tmp_path: Path) -> None:
@@ -93,10 +124,12 @@ def test_stages_of_different_speed_are_reckoned_with(law: Law, tmp_path: Path) -
     pace = Pace((1.0, 1.0, 3.0))
     assert pace.covered(0.25) == pytest.approx(0.25) and pace.covered(0.75) == pytest.approx(0.5 + 0.25 + 0.125)
     assert pace.covered(1.0) == pytest.approx(1.5)
-    prophet = ForecastMonitor(law, undertaking(), pace.covered, tmp_path / "forecast.json")
+    prophet = ForecastMonitor(law, undertaking(), POSITIONS, pace.covered, tmp_path / "forecast.json")
     for percent in range(1, 95):
         progress = percent / 100
         tokens = round(TOKENS * pace.covered(progress) / pace.covered(1.0))
         prophet.on_step(replace(step(progress, 0.0), tokens=tokens))
-    assert len(prophet.forecasts) == 10
-    assert [one.tokens for one in prophet.forecasts] == pytest.approx([TOKENS] * 10, rel=1e-4)
+        if percent % 20 == 0:
+            prophet.on_validation(replace(validation(progress, TOKENS, true_loss(INNER, TOKENS)), tokens=tokens))
+    assert len(prophet.forecasts) == 6
+    assert [one.tokens for one in prophet.forecasts] == pytest.approx([TOKENS] * 6, rel=1e-4)

@@ -336,7 +336,8 @@ def _forecast_monitor(job: PretrainingJob, training: Training) -> ForecastMonito
         difficulty=difficulty(shards.train, shards.heldout, shards.unigram_counts) if measured is None else measured,
     )
     timed = job.budget.unit == "seconds"
-    return ForecastMonitor(shipped_law(), run, pace_of(training.decisions).covered if timed else None, path)
+    covered = pace_of(training.decisions).covered if timed else None
+    return ForecastMonitor(shipped_law(), run, training.validation.positions, covered, path)
 
 
 def _train(

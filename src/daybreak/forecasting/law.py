@@ -19,6 +19,7 @@ from scipy import stats
 
 from daybreak.core.files import read_json
 from daybreak.schemas.forecast import Forecast, Law, UsualLoss
+from daybreak.schemas.run import ValidationRecord
 
 CENTRE = (1e6, 3e6, -0.75)
 """Reference values of N, D and the difficulty, which reduce the correlation of the coefficients."""
@@ -103,19 +104,42 @@ class RunSpec:
     """Standard deviation of the log of the remaining tokens, if the budget is a time."""
 
 
-def predict_loss(law: Law, run: RunSpec) -> Forecast:
-    """Forecast the final loss of a run before it starts."""
+def predict_loss(law: Law, run: RunSpec, progress: float = 0.0) -> Forecast:
+    """Forecast the final loss of a run from its sizes and its text, before it starts or at ``progress``."""
     z, variance, pace = _expected(law, run)
-    return _forecast(law, run, 0.0, z, math.sqrt(variance + pace + law.spread**2))
+    return _forecast(law, run, progress, z, math.sqrt(variance + pace + law.spread**2))
 
 
-def correct(law: Law, run: RunSpec, mark: UsualLoss, seen: float) -> Forecast:
-    """Forecast the final loss from ``seen``, the training loss just before ``mark`` in nats."""
+def correct(law: Law, run: RunSpec, seen: ValidationRecord, positions: int) -> Forecast:
+    """Forecast the final loss from the law and from an interim validation, each weighted by its precision.
+
+    Args:
+        positions: masked positions of the final validation, which contain those of the interim one.
+    """
+    if seen.progress < law.drops[0].at:
+        return predict_loss(law, run, seen.progress)
     z, variance, pace = _expected(law, run)
-    above = math.log(seen / run.unigram_loss) - (mark.offset + mark.slope * z)
-    # The course also shows errors of the law: only the variance that the pull does not explain remains.
-    kept = variance * (1.0 - min(1.0, max(0.0, mark.pull * mark.slope))) ** 2
-    return _forecast(law, run, mark.at, z + mark.pull * above, math.sqrt(kept + pace + mark.left**2))
+    expected = variance + pace + law.spread**2
+    drop, spread = expected_drop(law, run, seen.progress)
+    measured = spread**2 + law.noise**2 * max(0.0, 1.0 / seen.positions - 1.0 / positions)
+    weight = expected / (expected + measured)
+    relative = math.log(seen.loss / seen.unigram_loss)
+    return _forecast(law, run, seen.progress, z + weight * (relative - drop - z), math.sqrt(weight * measured))
+
+
+def expected_drop(law: Law, run: RunSpec, progress: float) -> tuple[float, float]:
+    """Return by how much the log of the held-out loss still falls after ``progress``, and its standard deviation.
+
+    Both are interpolated between the measured points and the end, where they are 0. A run that is shorter or longer
+    than all measured ones falls like the nearest of them; the deviation grows by what the slope would add.
+    """
+    fewest, most = law.course_tokens
+    nearest = min(max(run.tokens, fewest), most)
+    more, outside = math.log(nearest / CENTRE[1]), math.log(run.tokens / nearest)
+    at = [drop.at for drop in law.drops] + [1.0]
+    means = [drop.mean + drop.slope * more for drop in law.drops] + [0.0]
+    spreads = [math.hypot(drop.spread, drop.slope * outside) for drop in law.drops] + [0.0]
+    return float(np.interp(progress, at, means)), float(np.interp(progress, at, spreads))
 
 
 def usual(law: Law, run: RunSpec, mark: UsualLoss) -> Forecast:

@@ -1,14 +1,15 @@
-"""Forecasts during a run: at its start and at each mark, and whether the training loss is as usual."""
+"""Forecasts during a run, and whether its training loss is as usual."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.terminal import say
-from daybreak.forecasting.law import SPEED_SPREAD, WINDOW, RunSpec, correct, course_means, predict_loss, usual
+from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, correct, course_means, predict_loss, usual
 from daybreak.schemas.forecast import Forecast, ForecastLog, Law, UsualLoss
 from daybreak.schemas.run import MachineRecord, StepRecord, ValidationRecord
 
@@ -16,17 +17,19 @@ from daybreak.schemas.run import MachineRecord, StepRecord, ValidationRecord
 class ForecastMonitor:
     """A monitor that writes RUN/forecast.json, and prints at the first mark whether the loss is as usual.
 
-    A resumed run continues with the file.
+    There is a forecast at the start, one at the first mark, and one after each interim validation. A resumed run
+    continues with the file.
 
     Args:
         run: the run as planned.
+        positions: masked positions of the final validation.
         covered: the fraction of the tokens that is read at a progress, because phases differ in speed; None for a
             budget in tokens or steps.
         path: of forecast.json.
     """
 
-    def __init__(self, law: Law, run: RunSpec, covered: Callable[[float], float] | None, path: Path):
-        self._law, self._run, self._covered, self._path = law, run, covered, path
+    def __init__(self, law: Law, run: RunSpec, positions: int, covered: Callable[[float], float] | None, path: Path):
+        self._law, self._run, self._positions, self._covered, self._path = law, run, positions, covered, path
         self._begun: StepRecord | None = None
         self._seen: list[tuple[float, float]] = []
         self.forecasts: list[Forecast] = read_json(path, ForecastLog).forecasts if path.exists() else []
@@ -39,31 +42,26 @@ class ForecastMonitor:
         return f"  forecast {forecast.loss:.2f} ({forecast.interval})"
 
     def on_step(self, record: StepRecord) -> None:
-        self._begun = self._begun or record
-        near = [one for one in self._seen if one[0] > record.progress - 2 * WINDOW]
-        self._seen = [*near, (record.progress, record.loss)]
-        done = self.forecasts[-1].made_at
-        passed = [mark for mark in self._law.usual if done < mark.at <= record.progress]
-        if passed:
-            self._look(passed[-1], record)
+        self._begun, mark = self._begun or record, self._law.usual[0]
+        if self.forecasts[-1].made_at >= mark.at:
+            return
+        self._seen.append((record.progress, record.loss))
+        if record.progress >= mark.at:
+            self._look(mark, record)
 
     def _look(self, mark: UsualLoss, record: StepRecord) -> None:
         progress, losses = zip(*self._seen)
         (seen,) = course_means(progress, losses, (mark.at,))
-        if seen is None or seen <= 0:
-            return
-        run, first = replace(self._run, tokens=self._tokens(record)), self.forecasts[-1].made_at == 0
-        run = self._from_here(run, record.progress)
-        self._keep(run, correct(self._law, run, mark, seen))
-        if first:
-            level = verdict(seen, usual(self._law, run, mark))
-            say(f"{level} Forecast of the final loss: {self.forecasts[-1].words_with_reason}.")
+        run = self._from_here(replace(self._run, tokens=self._tokens(record)), record.progress)
+        self._keep(run, predict_loss(self._law, run, mark.at))
+        level = f"{verdict(seen, usual(self._law, run, mark))} " if seen else ""
+        say(f"{level}Forecast of the final loss: {self.forecasts[-1].words_with_reason}.")
 
     def _from_here(self, run: RunSpec, progress: float) -> RunSpec:
         """Return the run with the uncertainty of its remaining tokens."""
         return run if self._covered is None else replace(run, speed_spread=SPEED_SPREAD * (1.0 - progress))
 
-    def _tokens(self, record: StepRecord) -> float:
+    def _tokens(self, record: StepRecord | ValidationRecord) -> float:
         """Return the total tokens of the run at the mean speed so far."""
         if self._covered is None or self._begun is None or record.progress <= self._begun.progress:
             return record.tokens / max(record.progress, 1e-9)
@@ -77,7 +75,11 @@ class ForecastMonitor:
         write_json(self._path, ForecastLog(forecasts=self.forecasts, usual=bands, difficulty=run.difficulty))
 
     def on_validation(self, record: ValidationRecord) -> None:
-        """Do nothing: the forecasts use training losses."""
+        """Correct the forecast by an interim validation."""
+        if record.final or record.progress <= self.forecasts[-1].made_at or not 0.0 < record.loss < math.inf:
+            return
+        run = self._from_here(replace(self._run, tokens=self._tokens(record)), record.progress)
+        self._keep(run, correct(self._law, run, record, self._positions))
 
     def on_machine(self, record: MachineRecord) -> None:
         """Do nothing."""

@@ -21,10 +21,10 @@ class Residual:
 
 @dataclass(frozen=True, kw_only=True)
 class UsualLoss:
-    """Typical training loss at a mark, and how a run's own loss there updates the forecast of its final loss.
+    """Typical training loss at a mark.
 
     Let z be the logarithm of the relative final loss by the law. The logarithm of the typical relative loss at the mark
-    is ``offset + slope * z``; a run's deviation from it, times ``pull``, is added to z.
+    is ``offset + slope * z``.
     """
 
     at: float
@@ -32,9 +32,20 @@ class UsualLoss:
     slope: float
     spread: float
     """Standard deviation of runs around the typical logarithm."""
-    pull: float
-    left: float
-    """Remaining standard deviation of the logarithm of the final loss, given the loss at the mark."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """By how much the logarithm of the relative held-out loss still falls between a point of a run and its end.
+
+    For a run of D tokens, this is ``mean + slope * log(D / forecasting.law.CENTRE[1])``.
+    """
+
+    at: float
+    mean: float
+    slope: float
+    spread: float
+    """Standard deviation of runs around it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +62,20 @@ class Law:
     covariance: list[list[float]]
     """Covariance of the coefficients."""
     spread: float
-    """Standard deviation of the logarithm of runs around the law."""
+    """Standard deviation of the logarithm of runs around the law, for a text that it was not fitted to."""
     freedom: int
-    """Degrees of freedom behind ``spread``."""
+    """Number of runs minus the coefficients that they determine."""
     inner: tuple[int, int]
     """Smallest and largest number of parameters that was measured."""
     tokens: tuple[int, int]
     epochs: float
     """Largest number of epochs that was measured."""
     usual: list[UsualLoss]
+    drops: list[Drop]
+    course_tokens: tuple[int, int]
+    """Fewest and most tokens of the runs that ``drops`` are fitted to."""
+    noise: float
+    """Standard deviation of the logarithm of a held-out loss on one masked position."""
     residuals: list[Residual] = field(default_factory=list)
 
 
@@ -97,7 +113,7 @@ class ForecastLog:
     """Content of RUN/forecast.json: forecasts of the final loss, and the typical training loss along the run."""
 
     forecasts: list[Forecast]
-    """Forecasts of the final held-out loss, made at the start of the run and at each mark."""
+    """Forecasts of the final held-out loss: at the start, at the first mark and after each interim validation."""
     usual: list[Forecast]
     """Typical training loss just before each mark (``made_at``)."""
     difficulty: float | None = None

@@ -72,6 +72,11 @@ class Validation:
         return row * (self.rows + own_positions)
 
     @property
+    def positions(self) -> int:
+        """Masked positions of the final validation."""
+        return self._answers.numel()
+
+    @property
     def unigram_loss(self) -> float:
         """Loss of the unigram baseline over all positions, nats."""
         return float(self._unigram[self._answers].double().mean())
