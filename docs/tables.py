@@ -364,8 +364,10 @@ def seeds_at_equal_time() -> str:
             combined = [statistics.fmean(each[task]["combined"]) for each in results]
             column[f"{name}, both averaged"] = over_seeds(combined)
         stock = [{result["task"]: result["mean"] for result in small_results(record, "quick")} for record in records]
+        kept = [each for each in stock if each]
+        seeds = "" if len(kept) == len(stock) else f" ({len(kept)} seeds)"
         for task, name in GLUE.items():
-            column[f"{name}, `quick`"] = over_seeds([each[task] for each in stock]) if all(stock) else "-"
+            column[f"{name}, `quick`"] = over_seeds([each[task] for each in kept]) + seeds if kept else "-"
         columns.append(column)
     bag = {result["task"]: bag_of_words(result) for result in small_results(SEEDS[0])}
     without = {name: bag[task] for task, name in GLUE.items()}
