@@ -49,19 +49,19 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
     ids = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=chance)
     ids[:, 0] = 2
     positions = torch.stack([torch.randperm(LENGTH, generator=chance)[:MASKED].sort().values for _ in range(ROWS)])
-    attend = torch.arange(LENGTH)[None] < torch.randint(LENGTH // 2, LENGTH, (ROWS, 1), generator=chance)
-    return ids, positions, attend
+    attention_mask = torch.arange(LENGTH)[None] < torch.randint(LENGTH // 2, LENGTH, (ROWS, 1), generator=chance)
+    return ids, positions, attention_mask
 
 
 def forwards(model: ModernBert, device: torch.device) -> dict[str, Tensor]:
     """Logits of every forward path on ``device``."""
-    ids, positions, attend = (tensor.to(device) for tensor in batch())
+    ids, positions, attention_mask = (tensor.to(device) for tensor in batch())
     model = model.to(device)
     with torch.inference_mode():
         return {
             "all positions": model.logits(ids),
             "asked positions": model.logits(ids, positions),
-            "padded": model.logits(ids, attend=attend)[attend],
+            "padded": model.logits(ids, attention_mask=attention_mask)[attention_mask],
             "causal": model.decoder(model.features(ids, causal=True)),
         }
 
@@ -72,7 +72,7 @@ def gradients(model: ModernBert, device: torch.device, precision: torch.dtype, p
     model = model.to(device)
     model.zero_grad(set_to_none=True)
     with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-        loss = CausalThenMasked().loss(model, Batch(ids=ids), seed=0, position=0, progress=progress)
+        loss = CausalThenMasked().loss(model, Batch(input_ids=ids), seed=0, position=0, progress=progress)
     loss.sum.backward()
     return torch.cat([parameter.grad.flatten().cpu() for parameter in model.parameters() if parameter.grad is not None])
 

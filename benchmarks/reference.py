@@ -62,9 +62,9 @@ class Asked:
         self.model = model
         self.decoder = model.cls.predictions.decoder
 
-    def logits(self, ids: Tensor, positions: Tensor, attend: Tensor | None = None) -> Tensor:
-        """Logits [R, K, V] at the positions ``positions`` [R, K] of ``ids`` [R, L]; ``attend`` [R, L] hides padding."""
-        states = self.model.bert(input_ids=ids, attention_mask=attend).last_hidden_state
+    def logits(self, ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Logits [R, K, V] at the positions ``positions`` [R, K] of ``ids`` [R, L]."""
+        states = self.model.bert(input_ids=ids, attention_mask=attention_mask).last_hidden_state
         logits: Tensor = self.model.cls(take(states, positions))
         return logits
 

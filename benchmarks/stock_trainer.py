@@ -196,7 +196,7 @@ def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
     else:
         model = stock_bert(shape, vocabulary, length)
         forward = flops.bert_forward(shape.layers, shape.hidden_size, 4 * shape.hidden_size, vocabulary, length)
-    kept = cell.sampler.take(0, min(cell.sampler.rows_per_epoch, 64 * cell.rows)).ids
+    kept = cell.sampler.take(0, min(cell.sampler.rows_per_epoch, 64 * cell.rows)).input_ids
     plain = plain_block(model, cell, kept) if kind.startswith("plain") else None
 
     def block(seconds: float) -> Block:

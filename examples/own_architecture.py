@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from daybreak.core.encoder import Encoder, EncoderConfig, exported, special_entries
 from daybreak.core.errors import UserError
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.models.layers import attend_heads, attention_mask, take
+from daybreak.models.layers import attend_heads, take, visibility_mask
 from daybreak.recipe import Recipe
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.objectives.objective import CausalThenMasked
@@ -147,23 +147,28 @@ class Albert(Encoder):
 
     def states(
         self,
-        ids: Tensor,
+        input_ids: Tensor,
         positions: Tensor | None = None,
         *,
         causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
-        length = ids.shape[1]
+        length = input_ids.shape[1]
 
         def mask_of(asking: Tensor | None) -> Tensor | None:
             # Plain causal attention needs no mask; from chosen positions, or beside padding, it does.
-            by_mask = causal and (attend is not None or asking is not None)
-            return attention_mask(
-                length, causal=by_mask, window=None, attend=attend, positions=asking, device=ids.device
+            by_mask = causal and (attention_mask is not None or asking is not None)
+            return visibility_mask(
+                length,
+                causal=by_mask,
+                window=None,
+                attention_mask=attention_mask,
+                positions=asking,
+                device=input_ids.device,
             )
 
-        x = self.enter(self.embedding_norm(self.embedding(ids) + self.positions.weight[:length]))
+        x = self.enter(self.embedding_norm(self.embedding(input_ids) + self.positions.weight[:length]))
         mask = mask_of(None)
         for block in self.blocks[:-1]:
             x = self.run_block(block, x, mask, causal, None)

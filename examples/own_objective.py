@@ -48,18 +48,22 @@ class MaskedSpans(Objective):
 
     def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
         positions = self.positions(batch, seed=seed, position=position)
-        return positions.numel() if batch.attend is None else int(batch.attend.gather(1, positions).sum())
+        return (
+            positions.numel() if batch.attention_mask is None else int(batch.attention_mask.gather(1, positions).sum())
+        )
 
     def loss(
         self, model: Encoder, batch: Batch, *, seed: int, position: int, progress: float, per_row: float = 1.0
     ) -> LossSum:
         positions = self.positions(batch, seed=seed, position=position)
-        masked = batch.ids.scatter(1, positions, batch.special.mask)
-        features = model.features(masked, positions, attend=batch.attend, types=batch.types)
-        answers = batch.ids.gather(1, positions)
-        if batch.attend is None:
+        masked = batch.input_ids.scatter(1, positions, batch.special.mask)
+        features = model.features(
+            masked, positions, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
+        )
+        answers = batch.input_ids.gather(1, positions)
+        if batch.attention_mask is None:
             return decoded(model, features, answers)
-        seen = batch.attend.gather(1, positions)  # padding is not a target
+        seen = batch.attention_mask.gather(1, positions)  # padding is not a target
         return decoded(model, features[seen], answers[seen])
 
     def positions(self, batch: Batch, *, seed: int, position: int) -> Tensor:
@@ -67,12 +71,12 @@ class MaskedSpans(Objective):
 
         It depends only on (seed, position), so a resumed run draws the same positions.
         """
-        rows, length = batch.ids.shape
+        rows, length = batch.input_ids.shape
         pieces = (length + self.span - 2) // self.span + 1
-        drawn = draws(seed, position, rows, 1 + pieces, batch.ids.device)
-        places = torch.arange(length, device=batch.ids.device)
+        drawn = draws(seed, position, rows, 1 + pieces, batch.input_ids.device)
+        places = torch.arange(length, device=batch.input_ids.device)
         piece = (places + drawn[:, :1] % self.span) // self.span
-        order = drawn[:, 1:].gather(1, piece) + is_special(batch.ids, batch.special).to(torch.int64) * LAST
+        order = drawn[:, 1:].gather(1, piece) + is_special(batch.input_ids, batch.special).to(torch.int64) * LAST
         chosen = order.argsort(dim=1, stable=True)[:, : max(1, round(self.rate * length))]
         return chosen.sort(dim=1).values
 

@@ -91,13 +91,20 @@ def two_segments() -> Tensor:
     return (torch.arange(LENGTH)[None] >= torch.tensor([[8], [4], [2]])).long()
 
 
-def assert_same_model(model: Any, stock: Any, ids: Tensor, attend: Tensor | None, types: Tensor | None = None) -> None:
+def assert_same_model(
+    model: Any, stock: Any, ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
+) -> None:
     """Masked-LM logits at the real positions, and next-sentence logits where the model has them."""
-    more = {} if types is None else {"token_type_ids": types}
-    theirs = stock(input_ids=ids, attention_mask=None if attend is None else attend.long(), **more)
-    seen = torch.ones_like(ids, dtype=torch.bool) if attend is None else attend
+    more = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+    theirs = stock(input_ids=ids, attention_mask=None if attention_mask is None else attention_mask.long(), **more)
+    seen = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask
     scores = theirs.prediction_logits if "prediction_logits" in theirs else theirs.logits
-    assert_close(model.logits(ids, attend=attend, types=types)[seen], scores[seen])
+    assert_close(model.logits(ids, attention_mask=attention_mask, token_type_ids=token_type_ids)[seen], scores[seen])
     if "seq_relationship_logits" in theirs:
-        first = model.states(ids, torch.zeros(len(ids), 1, dtype=torch.long), attend=attend, types=types)[:, 0]
+        first = model.states(
+            ids,
+            torch.zeros(len(ids), 1, dtype=torch.long),
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+        )[:, 0]
         assert_close(model.next_logits(first), theirs.seq_relationship_logits)

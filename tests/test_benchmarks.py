@@ -74,7 +74,7 @@ def test_flops_of_our_step(objective: CausalThenMasked, progress: float, monkeyp
     flops, recipe = script("flops"), replace(load_recipe("tiny"), model=SHAPE, objective=objective)
     model, ids = SHAPE.build(VOCABULARY), torch.randint(5, VOCABULARY, (1, LENGTH))
     forward, backward = counted(
-        lambda: objective.loss(model, Batch(ids=ids), seed=0, position=0, progress=progress).sum
+        lambda: objective.loss(model, Batch(input_ids=ids), seed=0, position=0, progress=progress).sum
     )
     assert flops.step_forward(recipe, VOCABULARY, LENGTH, progress) == forward
     assert flops.training(forward) == forward + backward

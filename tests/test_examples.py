@@ -147,11 +147,13 @@ def test_the_architecture_is_stock_albert_whatever_its_weights_are() -> None:
     }  # fmt: skip
     stock.tie_weights()
     ids = torch.randint(5, 60, (3, 20))
-    attend = torch.ones_like(ids, dtype=torch.bool)
-    attend[1, 15:] = False
+    attention_mask = torch.ones_like(ids, dtype=torch.bool)
+    attention_mask[1, 15:] = False
     with torch.inference_mode():
-        theirs = stock(input_ids=ids, attention_mask=attend.long()).logits[attend]
-        torch.testing.assert_close(model.logits(ids, attend=attend)[attend], theirs, rtol=1e-4, atol=1e-4)
+        theirs = stock(input_ids=ids, attention_mask=attention_mask.long()).logits[attention_mask]
+        torch.testing.assert_close(
+            model.logits(ids, attention_mask=attention_mask)[attention_mask], theirs, rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -160,17 +162,17 @@ def test_chosen_positions_of_the_architecture_are_the_full_forward_gathered(caus
     model: Encoder = recipe_of("own_architecture").model.build(60).eval()
     ids = torch.randint(5, 60, (3, 12))
     positions = torch.tensor([[0, 4, 11], [1, 2, 3], [9, 10, 11]])
-    attend = torch.ones_like(ids, dtype=torch.bool)
-    attend[0, 8:] = False
-    for mask in (None, attend):
+    attention_mask = torch.ones_like(ids, dtype=torch.bool)
+    attention_mask[0, 8:] = False
+    for mask in (None, attention_mask):
         with torch.inference_mode():
-            whole = model.states(ids, causal=causal, attend=mask)
-            some = model.states(ids, positions, causal=causal, attend=mask)
+            whole = model.states(ids, causal=causal, attention_mask=mask)
+            some = model.states(ids, positions, causal=causal, attention_mask=mask)
         torch.testing.assert_close(some, whole.gather(1, positions[:, :, None].expand_as(some)))
         if causal:
             changed = torch.cat((ids[:, :6], torch.full_like(ids[:, 6:], 7)), dim=1)
             with torch.inference_mode():
-                left = model.states(changed, causal=True, attend=mask)[:, :6]
+                left = model.states(changed, causal=True, attention_mask=mask)[:, :6]
             torch.testing.assert_close(left, whole[:, :6])
 
 
@@ -205,11 +207,11 @@ def test_compiled_and_recomputed_the_architecture_has_the_same_gradients() -> No
 def rows(padded: bool = False) -> Batch:
     ids = torch.from_numpy(np.random.default_rng(0).integers(5, 400, (64, 32)))
     ids[:, 0], ids[:, 31] = SPECIAL.cls, SPECIAL.sep
-    attend = None
+    attention_mask = None
     if padded:
         ids[:, 20:] = SPECIAL.pad
-        attend = ids != SPECIAL.pad
-    return Batch(ids=ids, attend=attend)
+        attention_mask = ids != SPECIAL.pad
+    return Batch(input_ids=ids, attention_mask=attention_mask)
 
 
 def spans(**fields: Any) -> Any:
@@ -232,7 +234,7 @@ def test_the_objective_hides_whole_spans_and_no_special_token(span: int) -> None
     objective, batch = spans(span=span, rate=0.3), rows()
     positions = objective.positions(batch, seed=1, position=0)
     assert positions.shape == (64, round(0.3 * 32))
-    assert not {SPECIAL.cls, SPECIAL.sep} & set(batch.ids.gather(1, positions).flatten().tolist())
+    assert not {SPECIAL.cls, SPECIAL.sep} & set(batch.input_ids.gather(1, positions).flatten().tolist())
     lengths = [len(run) for row in positions.tolist() for run in runs(row)]
     # Whole pieces, but for the last one, those at the ends of a row, and neighbours, which look like one.
     assert np.mean(lengths) > 0.75 * span
@@ -253,7 +255,7 @@ def runs(places: list[int]) -> list[list[int]]:
 def test_the_objective_draws_by_row_of_the_run_whatever_the_batch() -> None:
     objective, batch = spans(), rows()
     whole = objective.positions(batch, seed=1, position=100)
-    part = objective.positions(batch.part(16, 32), seed=1, position=116)
+    part = objective.positions(batch[16:32], seed=1, position=116)
     assert torch.equal(whole[16:32], part)
     assert not torch.equal(whole, objective.positions(batch, seed=2, position=100))
 

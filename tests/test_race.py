@@ -37,7 +37,7 @@ class Still:
 
 def test_an_evaluation_happens_at_its_marks_and_takes_no_time() -> None:
     judged = script("judged")
-    batch = Batch(ids=np.random.default_rng(0).integers(5, VOCABULARY, (3, LENGTH)))
+    batch = Batch(input_ids=np.random.default_rng(0).integers(5, VOCABULARY, (3, LENGTH)))
     validation = Validation(batch, np.ones(VOCABULARY, np.uint64), torch.device("cpu"))
     watch = judged.Stopwatch()
     evaluate = judged.Judge(validation, judged.marks_of(10.0, 2), watch)

@@ -168,7 +168,7 @@ def warmup_of(recipe: Recipe, budget: str) -> float:
 def test_a_faithful_bert_predicts_at_most_20_of_128_and_75_of_512_tokens(name: str) -> None:
     objective = load_recipe(name, faithful=True).objective
     for length, limit, default in ((128, 20, 19), (512, 75, 77)):
-        batch = Batch(ids=torch.full((2, length), 9), special=SpecialIds())
+        batch = Batch(input_ids=torch.full((2, length), 9), special=SpecialIds())
         assert objective.targets(batch, seed=0, position=0, progress=0.0) == 2 * min(limit, default)
         assert load_recipe(name).objective.targets(batch, seed=0, position=0, progress=0.0) == 2 * default
 

@@ -87,7 +87,9 @@ def our_states(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     model = load_pretrained(folder).model.eval()
     with torch.inference_mode():
         return model.states(
-            batch["input_ids"], attend=batch["attention_mask"].bool(), types=batch.get("token_type_ids")
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"].bool(),
+            token_type_ids=batch.get("token_type_ids"),
         )
 
 

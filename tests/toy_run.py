@@ -41,7 +41,7 @@ def rows_of(position: int, rows: int, length: int) -> Batch:
     places = np.arange(position, position + rows)[:, None] * 7 + np.arange(length)[None] * 3
     ids = 5 + (places + places // 11) % (VOCABULARY - 5)
     ids[:, 0] = 2
-    return Batch(ids=ids)
+    return Batch(input_ids=ids)
 
 
 def take(position: int, rows: int, progress: float = 0.0) -> Batch:
@@ -59,10 +59,10 @@ class Neighbours(Objective):
         return sum(1 + (position + row) % 5 for row in range(len(batch)))
 
     def loss(self, model: Encoder, batch: Batch, *, position: int, **_: Any) -> LossSum:
-        features = model.features(batch.ids)
+        features = model.features(batch.input_ids)
         counts = [1 + (position + row) % 5 for row in range(len(batch))]
         found = [
-            decoded(model, features[row, 1 : 1 + count], batch.ids[row, 2 : 2 + count])
+            decoded(model, features[row, 1 : 1 + count], batch.input_ids[row, 2 : 2 + count])
             for row, count in enumerate(counts)
         ]
         return LossSum(sum=torch.stack([each.sum for each in found]).sum(), count=sum(counts))
@@ -250,7 +250,7 @@ class TableEncoder(Encoder):
     def decoder(self) -> nn.Linear:
         return self.map
 
-    def all_states(self, ids: Tensor, attend: Tensor | None, types: Tensor | None) -> Tensor:
+    def all_states(self, ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Tensor:
         return self.table(ids)
 
     def states(
@@ -259,11 +259,11 @@ class TableEncoder(Encoder):
         positions: Tensor | None = None,
         *,
         causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
-        self.asked.append((causal, attend, types))
-        found = self.all_states(ids, attend, types)
+        self.asked.append((causal, attention_mask, token_type_ids))
+        found = self.all_states(ids, attention_mask, token_type_ids)
         return found if positions is None else found.gather(1, positions[:, :, None].expand(-1, -1, self.hidden_size))
 
     def transform(self, states: Tensor) -> Tensor:

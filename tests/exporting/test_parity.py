@@ -86,7 +86,7 @@ def made(kind: str, data: Path, folder: Path) -> Export:
     if kind == RENUMBERED:
         tokenizer, table = renumbered(tokenizer, folder.with_name("tokenizer"))
         special = SpecialIds(**{name: int(table[i]) for name, i in to_dict(special).items()})
-        batch = replace(batch, ids=table[batch.ids], special=special)
+        batch = replace(batch, input_ids=table[batch.input_ids], special=special)
     write_model_folder(folder, model=model, shape=shape, tokenizer=tokenizer, length=LENGTH, special=special)
     return Export(folder, shape, model, Validation(batch, shards.unigram_counts, torch.device("cpu")), tokenizer)
 

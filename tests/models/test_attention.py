@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daybreak.models import layers
-from daybreak.models.layers import attend_heads, attention_mask, rotary_table, rotate
+from daybreak.models.layers import attend_heads, rotary_table, rotate, visibility_mask
 
 ROWS, HEADS, LENGTH, CHANNELS = 3, 2, 24, 16
 CPU = torch.device("cpu")
@@ -25,17 +25,17 @@ def heads(dtype: torch.dtype, asked: int = LENGTH) -> tuple[Tensor, Tensor, Tens
 
 def masks() -> dict[str, tuple[Tensor | None, bool, int]]:
     positions = torch.randint(LENGTH, (ROWS, 5), generator=torch.Generator().manual_seed(1))
-    attend = torch.ones(ROWS, LENGTH, dtype=torch.bool)
-    attend[1, 15:] = False
+    attention_mask = torch.ones(ROWS, LENGTH, dtype=torch.bool)
+    attention_mask[1, 15:] = False
 
     def mask(**settings: object) -> Tensor | None:
         usual = {"causal": False, "window": None, "attend": None, "positions": None}
-        return attention_mask(LENGTH, device=CPU, **{**usual, **settings})  # type: ignore[arg-type]
+        return visibility_mask(LENGTH, device=CPU, **{**usual, **settings})  # type: ignore[arg-type]
 
     return {
         "all": (None, False, LENGTH),
         "causal": (None, True, LENGTH),
-        "padding": (mask(attend=attend), False, LENGTH),
+        "padding": (mask(attention_mask=attention_mask), False, LENGTH),
         "window": (mask(window=4), False, LENGTH),
         "some positions, causal": (mask(causal=True, positions=positions), True, 5),
     }

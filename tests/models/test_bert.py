@@ -63,14 +63,14 @@ def test_any_small_shape_equals_stock(data: st.DataObject) -> None:
     rows, length = draw(small), draw(st.integers(1, positions))
     ids = tokens(model.vocabulary, rows, length)
     real = torch.tensor(draw(st.lists(st.integers(1, length), min_size=rows, max_size=rows)))
-    attend = draw(st.sampled_from([None, torch.arange(length)[None] < real[:, None]]))
-    types = draw(st.sampled_from([None, torch.arange(rows * length).view(rows, length) % shape.segments]))
-    assert_same_model(model, stock_of(shape, model), ids, attend, types)
+    attention_mask = draw(st.sampled_from([None, torch.arange(length)[None] < real[:, None]]))
+    token_type_ids = draw(st.sampled_from([None, torch.arange(rows * length).view(rows, length) % shape.segments]))
+    assert_same_model(model, stock_of(shape, model), ids, attention_mask, token_type_ids)
     chosen = torch.randint(0, length, (rows, draw(small)))
-    full = model.features(ids, attend=attend, types=types).gather(
+    full = model.features(ids, attention_mask=attention_mask, token_type_ids=token_type_ids).gather(
         1, chosen[:, :, None].expand(-1, -1, model.hidden_size)
     )
-    assert_close(model.features(ids, chosen, attend=attend, types=types), full)
+    assert_close(model.features(ids, chosen, attention_mask=attention_mask, token_type_ids=token_type_ids), full)
 
 
 @torch.inference_mode()
@@ -78,9 +78,9 @@ def test_padding_and_segments_are_seen_in_the_logits() -> None:
     """Without this, parity might hold because neither matters."""
     model, ids = built(LAYOUTS["bert, masked only"]), tokens()
     plain = model.logits(ids)
-    assert (model.logits(ids, types=two_segments()) - plain).abs().max() > 0.1
-    assert (model.logits(ids, attend=padding()) - plain)[padding()].abs().max() > 0.01
-    torch.testing.assert_close(model.logits(ids, types=torch.zeros_like(ids)), plain)
+    assert (model.logits(ids, token_type_ids=two_segments()) - plain).abs().max() > 0.1
+    assert (model.logits(ids, attention_mask=padding()) - plain)[padding()].abs().max() > 0.01
+    torch.testing.assert_close(model.logits(ids, token_type_ids=torch.zeros_like(ids)), plain)
 
 
 # ---------------------------------------------------------------- sizes and initialisation
@@ -139,12 +139,12 @@ def test_initial_weights_of_recipes_on_hugging_faces_bert_are_a_whole_normal() -
 @torch.inference_mode()
 def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
     shape = LAYOUTS[name]
-    model, ids, attend = built(shape), tokens(), padding()
+    model, ids, attention_mask = built(shape), tokens(), padding()
     config = shape.to_hugging_face(VOCABULARY, LENGTH, SpecialIds(pad=7, cls=9, sep=11))
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file(shape.export_weights(model), tmp_path / "model.safetensors", metadata={"format": "pt"})
-    inputs = {"input_ids": ids, "attention_mask": attend.long(), "token_type_ids": two_segments()}
-    ours = model.logits(ids, attend=attend, types=two_segments())[attend]
+    inputs = {"input_ids": ids, "attention_mask": attention_mask.long(), "token_type_ids": two_segments()}
+    ours = model.logits(ids, attention_mask=attention_mask, token_type_ids=two_segments())[attention_mask]
 
     masked, found = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(masked) is BertForMaskedLM and not masked.training
@@ -152,14 +152,14 @@ def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
     extra = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
     extra |= {"cls.seq_relationship.weight", "cls.seq_relationship.bias"}
     assert set(found["unexpected_keys"]) == (extra if shape.next_sentence else set())
-    assert_close(ours, masked(**inputs).logits[attend])
+    assert_close(ours, masked(**inputs).logits[attention_mask])
 
     both, found = AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
     assert type(both) is BertForPreTraining and not found["unexpected_keys"]
     assert set(found["missing_keys"]) == (set() if shape.next_sentence else extra)
     theirs = both(**inputs)
-    assert_close(ours, theirs.prediction_logits[attend])
-    states = model.states(ids, attend=attend, types=two_segments())[:, 0]
+    assert_close(ours, theirs.prediction_logits[attention_mask])
+    states = model.states(ids, attention_mask=attention_mask, token_type_ids=two_segments())[:, 0]
     if shape.next_sentence:
         assert_close(model.next_logits(states), theirs.seq_relationship_logits)
 
@@ -207,16 +207,21 @@ def test_gradients_at_positions_are_those_of_stock() -> None:
     model = built(shape, 12)
     stock = learning_stock(shape, model).train()
     ids = torch.cat((IDS, IDS.flip(1))).clamp(min=1)  # stock, not Google, holds what it reads at id 0 still
-    attend, types = torch.arange(6)[None] < torch.tensor([[6], [4]]), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
+    attention_mask, token_type_ids = (
+        torch.arange(6)[None] < torch.tensor([[6], [4]]),
+        torch.tensor([[0, 0, 0, 1, 1, 1]] * 2),
+    )
     positions, answers = torch.tensor([[0, 2, 5], [0, 1, 3]]), torch.tensor([[3, 9], [2, 4]])
     labels = torch.full_like(ids, -100).scatter(1, positions[:, 1:], answers)
-    follows = torch.tensor([0, 1])
-    theirs = stock(ids, attend.long(), types, labels=labels, next_sentence_label=follows).loss
+    next_sentence_label = torch.tensor([0, 1])
+    theirs = stock(
+        ids, attention_mask.long(), token_type_ids, labels=labels, next_sentence_label=next_sentence_label
+    ).loss
 
-    states = model.states(ids, positions, attend=attend, types=types)
+    states = model.states(ids, positions, attention_mask=attention_mask, token_type_ids=token_type_ids)
     logits = model.decoder(model.transform(states[:, 1:]))
     ours = F.cross_entropy(logits.flatten(0, 1), answers.flatten())
-    ours = ours + F.cross_entropy(model.next_logits(states[:, 0]), follows)
+    ours = ours + F.cross_entropy(model.next_logits(states[:, 0]), next_sentence_label)
     torch.testing.assert_close(ours, theirs)
     ours.backward()
     theirs.backward()

@@ -181,7 +181,9 @@ def synthetic(config: dict[str, Any], version: int) -> dict[str, Tensor]:
     return weights
 
 
-def published_forward(config: dict[str, Any], weights: dict[str, Tensor], ids: Tensor, attend: Tensor | None) -> Tensor:
+def published_forward(
+    config: dict[str, Any], weights: dict[str, Tensor], ids: Tensor, attention_mask: Tensor | None
+) -> Tensor:
     """Logits of one row [L, V], by the specification: head by head, in float64, with nothing fused."""
     w = {name: tensor.double() for name, tensor in weights.items()}
     width, heads = config["hidden_size"], config["attention"]["num_attention_heads"]
@@ -208,7 +210,11 @@ def published_forward(config: dict[str, Any], weights: dict[str, Tensor], ids: T
     else:
         places = w["encoder.embedding.pos_embedding.embedding.weight"][:length]
     hidden = norm("encoder.embedding.norm", w["encoder.embedding.word_embedding.weight"][ids] + places)
-    unseen = torch.zeros(length, dtype=torch.float64) if attend is None else (1.0 - attend.double()) * -10_000.0
+    unseen = (
+        torch.zeros(length, dtype=torch.float64)
+        if attention_mask is None
+        else (1.0 - attention_mask.double()) * -10_000.0
+    )
     for layer in range(config["num_transformer_layers"]):
         start = f"encoder.layers.{layer}."
         x, mixed = norm(start + "norm1", hidden), []
@@ -258,16 +264,16 @@ def test_a_published_checkpoint_gives_its_logits(name: str) -> None:
         weights = {key.replace("flash_mha.Wqkv", "query_key_value"): value for key, value in weights.items()}
     shape, model = from_hugging_face({"model_type": "crammedBERT", "arch": config}, weights)
     assert shape.pooling == "first" and shape.attend_padding is (config["attention"]["type"] != "self-attention")
-    ids, attend = tokens(), padding()
+    ids, attention_mask = tokens(), padding()
     for row in range(ROWS):
         theirs = published_forward(config, weights, ids[row], None)
         assert_close(model.logits(ids)[row].double(), theirs)
     for attends in (False, True):
         again = Crammed(replace(shape, attend_padding=attends), model.vocabulary)
         again.load_state_dict(model.state_dict())
-        seen = None if attends else attend[2]
+        seen = None if attends else attention_mask[2]
         theirs = published_forward(config, weights, ids[2], seen)
-        assert_close(again.logits(ids, attend=attend)[2, :7].double(), theirs[:7])
+        assert_close(again.logits(ids, attention_mask=attention_mask)[2, :7].double(), theirs[:7])
 
 
 @pytest.mark.parametrize("name", ["version 2", "version 1", "simple", "izsak"])

@@ -47,8 +47,8 @@ def inputs(shape: Any) -> list[Any]:
 def test_our_weights_give_the_same_logits_in_the_stock_class(shape: Any) -> None:
     model = built(shape)
     stock = stock_of(shape, model)
-    for attend, types in inputs(shape):
-        assert_same_model(model, stock, tokens(), attend, types)
+    for attention_mask, token_type_ids in inputs(shape):
+        assert_same_model(model, stock, tokens(), attention_mask, token_type_ids)
     assert model.parameter_count() == stock.num_parameters()
 
 
@@ -63,8 +63,8 @@ def test_stock_weights_give_the_same_logits_in_our_class(shape: Any) -> None:
     expected = replace(shape, **dropout).to_hugging_face(VOCABULARY, LENGTH)
     assert model.eval().shape is read  # type: ignore[attr-defined]
     assert read.to_hugging_face(VOCABULARY, LENGTH) == expected and read.longest == shape.longest
-    for attend, types in inputs(shape):
-        assert_same_model(model, stock, tokens(), attend, types)
+    for attention_mask, token_type_ids in inputs(shape):
+        assert_same_model(model, stock, tokens(), attention_mask, token_type_ids)
 
 
 def test_the_export_comes_back_exactly(shape: Any) -> None:
@@ -81,9 +81,9 @@ def test_the_export_comes_back_exactly(shape: Any) -> None:
 def test_a_model_in_half_precision_gives_nearly_the_same_states(shape: Any, dtype: torch.dtype) -> None:
     """As in a search, without autocast."""
     exact, low = built(shape), built(shape).to(dtype)
-    for attend, types in inputs(shape):
-        expected = exact.states(tokens(), attend=attend, types=types)
-        found = low.states(tokens(), attend=attend, types=types)
+    for attention_mask, token_type_ids in inputs(shape):
+        expected = exact.states(tokens(), attention_mask=attention_mask, token_type_ids=token_type_ids)
+        found = low.states(tokens(), attention_mask=attention_mask, token_type_ids=token_type_ids)
         assert found.dtype == dtype
         assert torch.cosine_similarity(found.float(), expected, dim=2).min() > 0.99
 
@@ -102,13 +102,13 @@ def test_chosen_positions_are_the_full_forward_gathered(shape: Any, causal: bool
 @torch.inference_mode()
 def test_causal_states_do_not_know_the_future(shape: Any, padded: bool) -> None:
     model, ids = built(shape), tokens()
-    attend = torch.ones_like(ids, dtype=torch.bool) if padded else None
+    attention_mask = torch.ones_like(ids, dtype=torch.bool) if padded else None
     changed = ids.clone()
     changed[:, 10] = (changed[:, 10] - 5 + 7) % (VOCABULARY - 5) + 5
-    before, after = (model.states(x, causal=True, attend=attend) for x in (ids, changed))
+    before, after = (model.states(x, causal=True, attention_mask=attention_mask) for x in (ids, changed))
     torch.testing.assert_close(before[:, :10], after[:, :10], rtol=1e-6, atol=1e-6)
     assert (before[:, 10] - after[:, 10]).abs().max() > 1e-3
-    both = model.states(ids, attend=attend) - model.states(changed, attend=attend)
+    both = model.states(ids, attention_mask=attention_mask) - model.states(changed, attention_mask=attention_mask)
     assert both[:, 8:10].abs().max() > 1e-4  # without the switch the past does see it
 
 

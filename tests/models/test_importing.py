@@ -144,8 +144,8 @@ def test_a_relative_of_bert_gives_the_same_logits_in_our_class_and_in_its_export
     missing, unexpected = export.load_state_dict(found.shape.export_weights(found.model), strict=False)
     assert not unexpected and all("decoder" in name or "position_ids" in name for name in missing)
     export.tie_weights()
-    types = torch.arange(48).view(3, 16) % 2 if family != "electra" else None
-    torch.testing.assert_close(export(ids, token_type_ids=types).logits, logits, rtol=1e-4, atol=1e-5)
+    token_type_ids = torch.arange(48).view(3, 16) % 2 if family != "electra" else None
+    torch.testing.assert_close(export(ids, token_type_ids=token_type_ids).logits, logits, rtol=1e-4, atol=1e-5)
 
 
 @torch.inference_mode()

@@ -62,9 +62,9 @@ def test_the_exported_folder_gives_our_logits(name: str, tmp_path: Path) -> None
     model = exported(LAYOUTS[name], tmp_path)
     theirs = AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
     assert type(theirs).__module__.startswith("transformers_modules.")
-    ids, attend = tokens(), padding()
-    masked = theirs(input_ids=ids, attention_mask=attend.long(), token_type_ids=torch.zeros_like(ids)).logits
-    assert_close(model.logits(ids, attend=attend), masked)
+    ids, attention_mask = tokens(), padding()
+    masked = theirs(input_ids=ids, attention_mask=attention_mask.long(), token_type_ids=torch.zeros_like(ids)).logits
+    assert_close(model.logits(ids, attention_mask=attention_mask), masked)
 
 
 def test_the_modelling_files_know_only_each_other_torch_and_transformers() -> None:
@@ -206,11 +206,11 @@ def test_each_choice_is_a_sequence_of_its_own(tmp_path: Path) -> None:
     model = AutoModelForMultipleChoice.from_pretrained(tmp_path, trust_remote_code=True).eval()
     single = AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True, num_labels=1).eval()
     single.load_state_dict(model.state_dict())
-    ids, attend = tokens(rows=6).view(3, 2, -1), torch.cat([padding(), padding().flip(0)]).view(3, 2, -1).long()
-    types = torch.zeros_like(ids)
-    output = model(ids, attend, types, labels=torch.tensor([0, 1, 1]))
+    ids, attention_mask = tokens(rows=6).view(3, 2, -1), torch.cat([padding(), padding().flip(0)]).view(3, 2, -1).long()
+    token_type_ids = torch.zeros_like(ids)
+    output = model(ids, attention_mask, token_type_ids, labels=torch.tensor([0, 1, 1]))
     assert output.logits.shape == (3, 2)
-    expected = single(ids.flatten(0, 1), attend.flatten(0, 1)).logits
+    expected = single(ids.flatten(0, 1), attention_mask.flatten(0, 1)).logits
     assert_close(output.logits.flatten(), expected.flatten())
     assert_close(model(ids).logits.flatten(), single(ids.flatten(0, 1)).logits.flatten())
     torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(output.logits, torch.tensor([0, 1, 1])))
@@ -226,12 +226,12 @@ def test_choices_are_learned_by_heart(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_the_mean_leaves_padding_out_unless_it_is_attended_to(tmp_path: Path) -> None:
-    ids, attend = tokens(), padding().long()
+    ids, attention_mask = tokens(), padding().long()
     for name, apart in (("one layer", False), ("version 1", True)):
         exported(LAYOUTS[name], tmp_path)
         torch.manual_seed(0)
         model = AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True).eval()
-        together, alone = model(ids, attend).logits[2:], model(ids[2:, :7]).logits
+        together, alone = model(ids, attention_mask).logits[2:], model(ids[2:, :7]).logits
         assert torch.allclose(together, alone, atol=1e-4) is not apart
 
 

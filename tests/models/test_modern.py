@@ -92,7 +92,7 @@ def test_one_batch_is_learned_by_heart(stage: str) -> None:
     ids = tokens(60, 4, 16)
     ids[:, 0] = 2
     for _ in range(300):
-        loss = objective.loss(model, Batch(ids=ids), seed=1, position=0, progress=0.5)
+        loss = objective.loss(model, Batch(input_ids=ids), seed=1, position=0, progress=0.5)
         mean = loss.sum / loss.count
         if mean.item() < 0.1:
             break

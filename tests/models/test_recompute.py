@@ -40,9 +40,11 @@ def rows() -> tuple[Tensor, Tensor, Tensor]:
     return ids, positions, torch.arange(LENGTH)[None] < torch.tensor([[40], [31], [20]])
 
 
-def learned(model: Encoder, positions: Tensor | None, attend: Tensor | None, causal: bool) -> tuple[Tensor, dict]:
+def learned(
+    model: Encoder, positions: Tensor | None, attention_mask: Tensor | None, causal: bool
+) -> tuple[Tensor, dict]:
     torch.manual_seed(11)  # dropout's
-    loss = model.features(rows()[0], positions, causal=causal, attend=attend).square().sum()
+    loss = model.features(rows()[0], positions, causal=causal, attention_mask=attention_mask).square().sum()
     loss.backward()
     return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -76,8 +78,8 @@ def kept(model: Encoder) -> int:
 def test_loss_and_gradients_are_the_same_to_the_last_bit(
     shape: EncoderConfig, causal: bool, padded: bool, asked: bool
 ) -> None:
-    _, positions, attend = rows()
-    how = (positions if asked else None, attend if padded else None, causal)
+    _, positions, attention_mask = rows()
+    how = (positions if asked else None, attention_mask if padded else None, causal)
     loss, gradients = learned(built(shape, gradient_checkpointing=False), *how)
     again, others = learned(built(shape, gradient_checkpointing=True), *how)
     assert torch.equal(loss, again)

@@ -50,9 +50,9 @@ def main() -> None:
                 counts.append(counter.frame_count)
             for gradients in FINISH:
                 ids = torch.zeros(8, 32, dtype=torch.int64, device="cuda")
-                attend = torch.ones(8, 32, dtype=torch.bool, device="cuda")
+                attention_mask = torch.ones(8, 32, dtype=torch.bool, device="cuda")
                 with torch.autocast("cuda", torch.bfloat16), torch.set_grad_enabled(gradients):
-                    embeddings = embed(model.states(ids, attend=attend), attend)
+                    embeddings = embed(model.states(ids, attention_mask=attention_mask), attention_mask)
                 if gradients:
                     embeddings.sum().backward()
                 counts.append(counter.frame_count)

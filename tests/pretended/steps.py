@@ -62,10 +62,15 @@ def batches(paired: bool) -> Callable[[int, int, float], Batch]:
         ids = chance.integers(5, VOCABULARY, (rows, LENGTH))
         ids[:, 0] = 2
         if not paired:
-            return Batch(ids=ids)
-        attend = np.arange(LENGTH) < chance.integers(LENGTH // 2, LENGTH + 1, (rows, 1))
-        types, follows = (np.arange(LENGTH) >= 6) & attend, chance.integers(0, 2, rows)
-        return Batch(ids=np.where(attend, ids, 0), attend=attend, types=types.astype(np.int64), follows=follows)
+            return Batch(input_ids=ids)
+        attention_mask = np.arange(LENGTH) < chance.integers(LENGTH // 2, LENGTH + 1, (rows, 1))
+        token_type_ids, next_sentence_label = (np.arange(LENGTH) >= 6) & attention_mask, chance.integers(0, 2, rows)
+        return Batch(
+            input_ids=np.where(attention_mask, ids, 0),
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids.astype(np.int64),
+            next_sentence_label=next_sentence_label,
+        )
 
     return take
 
@@ -88,7 +93,7 @@ def training(trunk: str, objective: str, optimizer: str, where: str) -> Training
         clock=ReplayClock([]), world=World(), max_grad_norm=1.0, seed=0, device=at, decisions=decisions,
         validation=Validation(take(9_999, 4, 0.0), np.ones(VOCABULARY, np.uint64), at), run=None, journal=None,
         monitors=(), time_by_category=dict.fromkeys(("data", "train", "communicate"), 0.0), prefetch=Prefetch(),
-        continues=np.arange(VOCABULARY) % 3 == 0 if "words" in objective else None,
+        is_continuation=np.arange(VOCABULARY) % 3 == 0 if "words" in objective else None,
     )  # fmt: skip
 
 

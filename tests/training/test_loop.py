@@ -54,7 +54,7 @@ def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> Non
 def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> None:
     made = descending(training(tmp_path, max_grad_norm=1e9, microbatch=3))
     before = weights(made)
-    found = Neighbours().loss(made.model, take(0, ROWS).on("cpu"), position=0)
+    found = Neighbours().loss(made.model, take(0, ROWS).to("cpu"), position=0)
     expected = torch.autograd.grad(found.sum / found.count, list(made.model.parameters()))
     _, loss, norm = step(made, checkpoint.START, 0.0)
     assert loss == pytest.approx((found.sum / found.count).item(), rel=1e-5)

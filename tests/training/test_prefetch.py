@@ -23,7 +23,7 @@ def watched(made: Training, *, until: float = 2.0) -> tuple[Training, list[tuple
     def take(position: int, rows: int, progress: float) -> Batch:
         asked.append((threading.current_thread().name.partition("_")[0], position, progress))
         batch = inner(position, rows, progress)
-        return replace(batch, ids=batch.ids[:, ::-1].copy()) if progress < until else batch
+        return replace(batch, input_ids=batch.input_ids[:, ::-1].copy()) if progress < until else batch
 
     phase = replace(made.phases[0], take=take, view=lambda progress: progress < until)
     return replace(made, phases=(phase,)), asked
@@ -51,7 +51,7 @@ def test_damaged_rows_fail_when_they_are_asked_for() -> None:
     def damaged() -> Batch:
         raise UserError("The file was changed.", "Prepare it again.")
 
-    prefetch, good = Prefetch(), Batch(ids=np.zeros((1, 2), np.int64))
+    prefetch, good = Prefetch(), Batch(input_ids=np.zeros((1, 2), np.int64))
     prefetch.start(1, damaged)
     assert prefetch.take(2, lambda: good) is good  # rows 1 are never asked for
     prefetch.start(3, damaged)

@@ -25,7 +25,7 @@ def held_out() -> np.ndarray:
 
 
 def made() -> Validation:
-    return Validation(Batch(ids=held_out()), COUNTS, torch.device("cpu"))
+    return Validation(Batch(input_ids=held_out()), COUNTS, torch.device("cpu"))
 
 
 def model(seed: int = 0) -> ModernBert:

@@ -189,7 +189,7 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
     ids = np.random.default_rng(0).integers(0, model.vocabulary, (PROBE_ROWS, min(length, VALIDATION_LENGTH)))
     ids[:, 0] = found.special.cls
     counts = np.ones(model.vocabulary, dtype=np.uint64)
-    validation = Validation(Batch(ids=ids, special=found.special), counts, torch.device("cpu"))
+    validation = Validation(Batch(input_ids=ids, special=found.special), counts, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as scratch:
         Existing(folder=str(found.tokenizer)).make([], Path(scratch))
         _write_checked(out, model, shape, Path(scratch), length, validation, SAMPLE)

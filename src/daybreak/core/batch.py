@@ -15,34 +15,33 @@ from daybreak.schemas.run import SpecialIds
 class Batch:
     """Sequences as a model reads them, before masking."""
 
-    ids: Any
+    input_ids: Any
     """int64 [B, L]."""
-    attend: Any = None
+    attention_mask: Any = None
     """bool [B, L], False for padding outside the attention mask; None if all positions are attended."""
-    types: Any = None
+    token_type_ids: Any = None
     """int64 [B, L], 0 for the first segment and 1 for the second; None without segments."""
-    follows: Any = None
+    next_sentence_label: Any = None
     """int64 [B], the next-sentence label of BERT: 0 if the second segment follows the first in its text, 1 if it was
     drawn from another; None without segments."""
-    continues: Any = None
+    is_continuation: Any = None
     """bool [B, L], True for a token that continues a word (``##``); None unless whole words are masked."""
-    documents: Any = None
+    passage_ids: Any = None
     """int64 [B], the number of the passage of which a sequence is a span; None unless sequences are pairs of spans."""
     special: SpecialIds = SpecialIds()
     """The special ids in these sequences."""
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.input_ids)
 
-    def part(self, start: int, stop: int) -> Batch:
-        """Sequences [start, stop)."""
-        return self._each(lambda array: array[start:stop])
+    def __getitem__(self, rows: slice) -> Batch:
+        return self._each(lambda array: array[rows])
 
-    def on(self, device: Any) -> Batch:
+    def to(self, device: Any) -> Batch:
         """The batch as torch tensors on ``device``; a GPU copies them asynchronously."""
-        return self.ready_for(device)._each(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.pinned_for(device)._each(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def ready_for(self, device: Any) -> Batch:
+    def pinned_for(self, device: Any) -> Batch:
         """The batch as torch tensors in CPU memory, pinned if ``device`` is a GPU."""
         import torch  # local import, so that data preparation never loads torch
 

@@ -40,12 +40,12 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def states(
         self,
-        ids: Tensor,
+        input_ids: Tensor,
         positions: Tensor | None = None,
         *,
         causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
         """Return the hidden states of the last layer.
 
@@ -71,21 +71,32 @@ class Encoder(nn.Module, ABC):
 
     def features(
         self,
-        ids: Tensor,
+        input_ids: Tensor,
         positions: Tensor | None = None,
         *,
         causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
         """Return the decoder's input: [B, K, D], or [B, L, D] without ``positions``."""
-        return self.transform(self.states(ids, positions, causal=causal, attend=attend, types=types))
+        return self.transform(
+            self.states(
+                input_ids, positions, causal=causal, attention_mask=attention_mask, token_type_ids=token_type_ids
+            )
+        )
 
     def logits(
-        self, ids: Tensor, positions: Tensor | None = None, *, attend: Tensor | None = None, types: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        positions: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
         """Return [B, K or L, V]."""
-        return self.decoder(self.features(ids, positions, attend=attend, types=types))
+        return self.decoder(
+            self.features(input_ids, positions, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        )
 
     def run_block(
         self, block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor

@@ -101,24 +101,28 @@ def _cases(model: Encoder, shape: EncoderConfig, validation: Validation) -> dict
     masked, positions, answers = validation.cases()
     ids = masked[:PROBE_ROWS]
     half = torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] // 2
-    types = half.long().expand_as(ids)
+    token_type_ids = half.long().expand_as(ids)
     short = ids[:1, : ids.shape[1] - PADDING]
     padded = torch.nn.functional.pad(short, (0, PADDING), value=validation.special.pad)
-    attend = torch.nn.functional.pad(torch.ones_like(short, dtype=torch.bool), (0, PADDING), value=False)
+    attention_mask = torch.nn.functional.pad(torch.ones_like(short, dtype=torch.bool), (0, PADDING), value=False)
     cases = {
         "masked": masked,
         "positions": positions,
         "answers": answers,
-        "types": types,
+        "types": token_type_ids,
         "padded": padded,
-        "attend": attend,
+        "attend": attention_mask,
     }
     with torch.inference_mode():
-        cases["logits"] = model.logits(ids, types=types).float()
-        cases["padded_logits"] = model.logits(padded, attend=attend, types=types[:1]).float()
+        cases["logits"] = model.logits(ids, token_type_ids=token_type_ids).float()
+        cases["padded_logits"] = model.logits(
+            padded, attention_mask=attention_mask, token_type_ids=token_type_ids[:1]
+        ).float()
         if shape.predicts_next:
             first = torch.zeros(len(ids), 1, dtype=torch.long, device=ids.device)
-            cases["next_logits"] = model.next_logits(model.states(ids, first, types=types)[:, 0]).float()
+            cases["next_logits"] = model.next_logits(
+                model.states(ids, first, token_type_ids=token_type_ids)[:, 0]
+            ).float()
     return {name: tensor.cpu().contiguous() for name, tensor in cases.items()}
 
 

@@ -58,22 +58,24 @@ def compare_logits(model: Any, cases: dict[str, torch.Tensor]) -> tuple[float, f
 
     For a model that attends to padding, the padded case is only compared with the trainer's logits.
     """
-    ours, types = cases["logits"], cases["types"]
-    ids, padded, attend = cases["masked"][: len(ours)], cases["padded"], cases["attend"]
-    short = int(attend.sum())
+    ours, token_type_ids = cases["logits"], cases["types"]
+    ids, padded, attention_mask = cases["masked"][: len(ours)], cases["padded"], cases["attend"]
+    short = int(attention_mask.sum())
     with torch.inference_mode():
-        theirs = model(input_ids=ids, **segments(model, types)).logits
-        together = model(input_ids=padded, attention_mask=attend.long(), **segments(model, types[:1])).logits
-        alone = model(input_ids=padded[:, :short], **segments(model, types[:1, :short])).logits
+        theirs = model(input_ids=ids, **segments(model, token_type_ids)).logits
+        together = model(
+            input_ids=padded, attention_mask=attention_mask.long(), **segments(model, token_type_ids[:1])
+        ).logits
+        alone = model(input_ids=padded[:, :short], **segments(model, token_type_ids[:1, :short])).logits
     padding = (together - cases["padded_logits"])[:, :short].abs().max().item()
     if not getattr(model.config, "attend_padding", False):
         padding = max(padding, (together[:, :short] - alone).abs().max().item())
     return (theirs - ours).abs().max().item(), padding
 
 
-def segments(model: Any, types: torch.Tensor) -> dict[str, torch.Tensor]:
+def segments(model: Any, token_type_ids: torch.Tensor) -> dict[str, torch.Tensor]:
     """The segments as an argument, for models with segment embeddings."""
-    return {"token_type_ids": types} if getattr(model.config, "type_vocab_size", 0) > 1 else {}
+    return {"token_type_ids": token_type_ids} if getattr(model.config, "type_vocab_size", 0) > 1 else {}
 
 
 def compare_next(folder: str, cases: dict[str, torch.Tensor]) -> float:
@@ -98,8 +100,10 @@ def check_tokenizer(tokenizer: Any, model: Any, facts: dict[str, Any]) -> dict[s
     text, special = facts["text"], facts["special"]
     encoded = tokenizer(text)["input_ids"]
     again = tokenizer(tokenizer.decode(encoded, skip_special_tokens=True))["input_ids"]
-    types = tokenizer(text, text, return_token_type_ids=True)["token_type_ids"]
-    told = bool(segments(model, torch.zeros(1))) and types[-1] == 1  # RoBERTa's tokenizer knows one segment only
+    token_type_ids = tokenizer(text, text, return_token_type_ids=True)["token_type_ids"]
+    told = (
+        bool(segments(model, torch.zeros(1))) and token_type_ids[-1] == 1
+    )  # RoBERTa's tokenizer knows one segment only
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in special}
     return {
         "tokenizer": encoded == facts["ids"],

@@ -177,16 +177,16 @@ class Bert(Trunk):
 
     def states(
         self,
-        ids: Tensor,
+        input_ids: Tensor,
         positions: Tensor | None = None,
         *,
         causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
-        segments = self.segments.weight[0] if types is None else self.segments(types)
-        positioned = self.embedding(ids) + (self.positions.weight[: ids.shape[1]] + segments)
-        return self.run_blocks(self.dropout(self.embedding_norm(positioned)), positions, causal, attend)
+        segments = self.segments.weight[0] if token_type_ids is None else self.segments(token_type_ids)
+        positioned = self.embedding(input_ids) + (self.positions.weight[: input_ids.shape[1]] + segments)
+        return self.run_blocks(self.dropout(self.embedding_norm(positioned)), positions, causal, attention_mask)
 
     def parts(self, name: str) -> int:
         return 3 if name.endswith(("attention.qkv.weight", "attention.qkv.bias")) else 1

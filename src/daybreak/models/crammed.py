@@ -209,15 +209,17 @@ class Crammed(Trunk):
 
     def states(
         self,
-        ids: Tensor,
+        input_ids: Tensor,
         positions: Tensor | None = None,
         *,
         causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
-        x = self.dropout(self.embedding_norm(self.embedding(ids) + self.positions(ids.shape[1])))
-        return self.final_norm(self.run_blocks(x, positions, causal, None if self.shape.attend_padding else attend))
+        x = self.dropout(self.embedding_norm(self.embedding(input_ids) + self.positions(input_ids.shape[1])))
+        return self.final_norm(
+            self.run_blocks(x, positions, causal, None if self.shape.attend_padding else attention_mask)
+        )
 
     def parts(self, name: str) -> int:
         if name.endswith(("attention.qkv.weight", "attention.qkv.bias")):

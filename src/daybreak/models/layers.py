@@ -78,20 +78,20 @@ def take(states: Tensor, positions: Tensor) -> Tensor:
     return states.reshape(rows * length, hidden_size).index_select(0, flat.reshape(-1)).view(rows, -1, hidden_size)
 
 
-def attention_mask(
+def visibility_mask(
     length: int,
     *,
     causal: bool,
     window: int | None,
-    attend: Tensor | None,
+    attention_mask: Tensor | None,
     positions: Tensor | None,
     device: torch.device,
 ) -> Tensor | None:
-    """Return the attention mask, bool [1 or B, 1, L or K, L], or None if all positions attend to all.
+    """Return which positions a query sees, bool [1 or B, 1, L or K, L], or None if all positions attend to all.
 
     Args:
         window: number of visible positions on each side; None for no limit.
-        attend: bool [B, L], False for padding.
+        attention_mask: bool [B, L], False for padding.
         positions: int64 [B, K], positions of the queries; None for all.
     """
     keys = torch.arange(length, device=device)
@@ -102,8 +102,8 @@ def attention_mask(
     if window is not None and window < length - 1:
         near = (keys[None, None] - queries[:, :, None]).abs() <= window
         visible = near if visible is None else visible & near
-    if attend is not None:
-        visible = attend[:, None] if visible is None else visible & attend[:, None]
+    if attention_mask is not None:
+        visible = attention_mask[:, None] if visible is None else visible & attention_mask[:, None]
         # A sequence of padding alone would give NaN, so its positions attend to themselves; the result is not used.
         visible = visible | (keys[None, None] == queries[:, :, None])
     return None if visible is None else visible[:, None]

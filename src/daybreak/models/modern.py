@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import attend_heads, attention_mask, halves, rotary_table, rotate, take
+from daybreak.models.layers import attend_heads, halves, rotary_table, rotate, take, visibility_mask
 from daybreak.models.trunk import (
     Trunk,
     check_fixed,
@@ -194,21 +194,21 @@ class ModernBert(Trunk):
 
     def states(
         self,
-        ids: Tensor,
+        input_ids: Tensor,
         positions: Tensor | None = None,
         *,
         causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
-        length, device, shape = ids.shape[1], ids.device, self.shape
+        length, device, shape = input_ids.shape[1], input_ids.device, self.shape
 
         def mask_of(window: int | None, queries: Tensor | None) -> Tensor | None:
             # SDPA is faster with its own causal attention than with a mask.
             local = window is not None and window < length - 1
-            by_mask = causal and (local or attend is not None or queries is not None)
-            return attention_mask(
-                length, causal=by_mask, window=window, attend=attend, positions=queries, device=device
+            by_mask = causal and (local or attention_mask is not None or queries is not None)
+            return visibility_mask(
+                length, causal=by_mask, window=window, attention_mask=attention_mask, positions=queries, device=device
             )
 
         def rotary_of(base: float) -> tuple[Tensor, Tensor]:
@@ -216,7 +216,7 @@ class ModernBert(Trunk):
 
         rotary = {True: rotary_of(shape.global_rope_base), False: rotary_of(shape.local_rope_base)}
         masks: dict[int | None, Tensor | None] = {}
-        x = self.embedding_norm(self.embedding(ids))
+        x = self.embedding_norm(self.embedding(input_ids))
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
             is_global = shape.is_global(index)

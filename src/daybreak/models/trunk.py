@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, exported
 from daybreak.core.errors import UserError
-from daybreak.models.layers import Attention, attention_mask, correlate
+from daybreak.models.layers import Attention, correlate, visibility_mask
 
 Model = TypeVar("Model", bound=Encoder)
 Names = Callable[[str], list[str]]
@@ -63,16 +63,21 @@ class Trunk(Encoder):
     def decoder(self) -> nn.Linear:
         return self.output
 
-    def run_blocks(self, x: Tensor, positions: Tensor | None, causal: bool, attend: Tensor | None) -> Tensor:
+    def run_blocks(self, x: Tensor, positions: Tensor | None, causal: bool, attention_mask: Tensor | None) -> Tensor:
         """Run blocks of global attention, the last one at ``positions`` only: [B, L, D] -> [B, L or K, D]."""
 
         def mask_of(queries: Tensor | None, by_mask: bool) -> Tensor | None:
-            return attention_mask(
-                x.shape[1], causal=by_mask, window=None, attend=attend, positions=queries, device=x.device
+            return visibility_mask(
+                x.shape[1],
+                causal=by_mask,
+                window=None,
+                attention_mask=attention_mask,
+                positions=queries,
+                device=x.device,
             )
 
         # SDPA is faster with its own causal attention than with a mask, which masked positions need.
-        mask = mask_of(None, causal and attend is not None)
+        mask = mask_of(None, causal and attention_mask is not None)
         for block in self.blocks[:-1]:
             x = self.run_block(block, x, mask, causal, None)
         last = mask if positions is None else mask_of(positions, causal)

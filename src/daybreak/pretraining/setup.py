@@ -168,7 +168,9 @@ def build_training(
         time_by_category={use: progress.time_by_category.get(use, 0.0) for use in USES},
         objective_start=recipe.origin.begin,
         prefetch=Prefetch() if device.type == "cuda" else None,
-        continues=continuation_table(load_tokenizer(job.data / "tokenizer")) if recipe.objective.whole_words else None,
+        is_continuation=continuation_table(load_tokenizer(job.data / "tokenizer"))
+        if recipe.objective.whole_words
+        else None,
         microbatch_facts=_microbatch_facts(recipe, device),
     )
 
@@ -319,8 +321,8 @@ def heldout_validation(
         batch = _heldout_rows(own_sampler, OWN_ROWS, first=first)
         if recipe.objective.whole_words:
             table: np.ndarray = continuation_table(load_tokenizer(data / "tokenizer"))
-            batch = replace(batch, continues=table[batch.ids])
-        own = RecipeHeldOut(recipe.objective, batch.on(device))
+            batch = replace(batch, is_continuation=table[batch.input_ids])
+        own = RecipeHeldOut(recipe.objective, batch.to(device))
     return Validation(_heldout_rows(heldout, ROWS, first=first), shards.unigram_counts, device, own)
 
 

@@ -338,13 +338,15 @@ def read_cell(cell: Cell, study: StudyFolder) -> StudyCell:
 def _void(summary: Summary, loads: Sequence[MachineLoad], study: StudyFolder) -> str:
     if summary.is_refused:  # first: such a model has no score on tasks
         return REFUSED
+    seconds = Budget.parse(study.budget).seconds
+    if seconds is None:  # other processes change the speed of a cell, not what its steps or tokens give
+        return ""
     if not loads:
         return "the machine load was not recorded"
     cores = usable_cores()
     for load in loads:
         if why := why_void(load, cores=cores, threads=study.threads):
             return why
-    seconds = Budget.parse(study.budget).seconds
-    if seconds is not None and (late := abs(summary.elapsed - seconds)) > tolerance(seconds):
+    if (late := abs(summary.elapsed - seconds)) > tolerance(seconds):
         return f"it ended {late:.1f} s off its budget"
     return ""

@@ -79,7 +79,7 @@ class Training:
     """Factor of the peak learning rate: less than 1 after the run has diverged."""
     objective_start: float = 0.0
     """Progress of the objective at which this run starts: above 0 for a run that branched off another."""
-    continues: np.ndarray | None = None
+    is_continuation: np.ndarray | None = None
     """bool [V], True for tokens that continue a word; required where whole words are masked."""
     record_seconds: float = 1.0
     """Minimum seconds between two metrics records; 0 for one record a step."""
@@ -155,9 +155,9 @@ class Training:
 
         def load(first: int) -> Batch:
             batch = phase.take(first, count, progress)
-            if self.continues is not None:
-                batch = replace(batch, continues=self.continues[batch.ids])
-            return batch.ready_for(self.device)
+            if self.is_continuation is not None:
+                batch = replace(batch, is_continuation=self.is_continuation[batch.input_ids])
+            return batch.pinned_for(self.device)
 
         started = time.monotonic()
         if self.prefetch is None or phase.view is None:
@@ -166,7 +166,7 @@ class Training:
             same = (phase.take, count, phase.view(progress))
             batch = self.prefetch.take((position, *same), lambda: load(position))
             self.prefetch.start((position + ahead, *same), lambda: load(position + ahead))
-        batch = batch.on(self.device)
+        batch = batch.to(self.device)
         self.charge("data", time.monotonic() - started)
         return batch
 
@@ -413,7 +413,7 @@ def accumulate(
             training, whole, progress.position, rows, phase.microbatch, now, failure
         )
     for start in starts:
-        part = whole.part(start, start + phase.microbatch)
+        part = whole[start : start + phase.microbatch]
         # Dropout is a function of (seed, position) as well: there is no state to save, and a replay draws the same.
         torch.manual_seed(seed * 1_000_003 + first + start)
         with training.data_parallel.microbatch(start == starts[-1]):
@@ -519,7 +519,7 @@ def _add_gradients(
         if loss.embeddings is not None:
             if embedding_gradients is None:
                 temperature = training.finish.temperature
-                term = contrastive_loss(loss.embeddings, part.documents, arguments["position"], temperature)
+                term = contrastive_loss(loss.embeddings, part.passage_ids, arguments["position"], temperature)
                 contrastive = term.detach()
             else:
                 term = (loss.embeddings * embedding_gradients).sum()
@@ -552,9 +552,9 @@ def _contrastive_pass(
     begin, end = training.shard(rows)
     everyone = torch.zeros(rows, training.model.hidden_size, device=training.device)
     documents = torch.zeros(rows, dtype=torch.int64, device=training.device)
-    documents[begin:end] = whole.documents
+    documents[begin:end] = whole.passage_ids
     for start in range(begin, end, microbatch):
-        part = whole.part(start - begin, start - begin + microbatch)
+        part = whole[start - begin : start - begin + microbatch]
         torch.manual_seed(training.seed * 1_000_003 + position + start)
         try:
             with training.autocast():

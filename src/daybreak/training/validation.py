@@ -50,7 +50,7 @@ class Validation:
     def __init__(
         self, batch: Batch, unigram_counts: np.ndarray, device: torch.device, own: RecipeHeldOut | None = None
     ):
-        ids = torch.from_numpy(batch.ids).to(device)
+        ids = torch.from_numpy(batch.input_ids).to(device)
         positions = choose(ids, RATE, seed=SEED, position=0, special=batch.special)
         masked = ids.scatter(1, positions, batch.special.mask)
         # Interim validations read the first sequences: shuffled, they represent all documents.
@@ -68,7 +68,9 @@ class Validation:
 
     def whole_seconds(self, row: float) -> float:
         """Seconds of the final validation if one sequence takes ``row`` seconds."""
-        own_positions = len(self._own.batch) * self._own.batch.ids.shape[1] / self._masked.shape[1] if self._own else 0
+        own_positions = (
+            len(self._own.batch) * self._own.batch.input_ids.shape[1] / self._masked.shape[1] if self._own else 0
+        )
         return row * (self.rows + own_positions)
 
     @property

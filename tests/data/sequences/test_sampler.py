@@ -73,7 +73,7 @@ def test_an_epoch_uses_every_token_once(make_stream: MakeStream, tokens: int, le
     sampler = RowSampler(make_stream(np.arange(tokens)), length, seed)
     assert tokens - sampler.rows_per_epoch * (length - 1) < length - 1
     for epoch in (0, 5):
-        rows = sampler.take(epoch * sampler.rows_per_epoch, sampler.rows_per_epoch).ids
+        rows = sampler.take(epoch * sampler.rows_per_epoch, sampler.rows_per_epoch).input_ids
         assert rows.dtype == np.int64 and rows.shape == (sampler.rows_per_epoch, length)
         assert (rows[:, 0] == CLS).all()
         assert np.array_equal(np.sort(rows[:, 1:].ravel()), np.arange(sampler.rows_per_epoch * (length - 1)))
@@ -129,8 +129,8 @@ def test_rows_do_not_depend_on_how_they_are_asked_for(
 
 def test_rows_in_order(make_stream: MakeStream) -> None:
     sampler = RowSampler(make_stream(np.arange(100)), 11, 3)
-    assert np.array_equal(sampler.at(np.arange(3)).ids[:, 1:].ravel(), np.arange(30))
-    assert np.array_equal(sampler.at(np.array([7, 2])).ids[:, 1:], [np.arange(70, 80), np.arange(20, 30)])
+    assert np.array_equal(sampler.at(np.arange(3)).input_ids[:, 1:].ravel(), np.arange(30))
+    assert np.array_equal(sampler.at(np.array([7, 2])).input_ids[:, 1:], [np.arange(70, 80), np.arange(20, 30)])
 
 
 @given(count=st.integers(1, 600), size=st.integers(1, 3000))
@@ -144,7 +144,7 @@ def test_spread_numbers_lie_at_equal_distances(count: int, size: int) -> None:
 def test_a_tokenizer_that_was_taken_over_has_its_own_ids(make_stream: MakeStream) -> None:
     special = SpecialIds(pad=1, unk=2, cls=101, sep=102, mask=103)
     batch = StreamRows().build(make_stream(np.arange(100)), 11, 3, special).take(0, 4)
-    assert (batch.ids[:, 0] == 101).all() and batch.special == special
+    assert (batch.input_ids[:, 0] == 101).all() and batch.special == special
 
 
 @settings(max_examples=20)
@@ -161,11 +161,11 @@ def test_packed_rows_are_the_stream_and_nothing_else(
     count = tokens // length
     assert sampler.rows_per_epoch == count
     for epoch in (0, 3):
-        ids = sampler.take(epoch * count, count).ids
+        ids = sampler.take(epoch * count, count).input_ids
         assert np.array_equal(np.sort(ids[:, 0]), np.arange(count) * length)
         assert (np.diff(ids, axis=1) == 1).all()
         if order == "stream":
-            assert np.array_equal(ids, sampler.at(np.arange(count)).ids)
+            assert np.array_equal(ids, sampler.at(np.arange(count)).input_ids)
 
 
 def test_rows_with_most_full_stops_come_first_and_equals_as_the_text_lies(
@@ -177,7 +177,7 @@ def test_rows_with_most_full_stops_come_first_and_equals_as_the_text_lies(
     sampler = PackedRows(order="full-stops").build(stream, 10, 0, SpecialIds(), token_ids=names.get)
     rows = ids[:1000].reshape(100, 10)
     wanted = rows[np.argsort(-(rows == 6).sum(axis=1), kind="stable")]
-    assert np.array_equal(sampler.take(0, 250).ids, np.concatenate([wanted, wanted, wanted[:50]]))
+    assert np.array_equal(sampler.take(0, 250).input_ids, np.concatenate([wanted, wanted, wanted[:50]]))
     with pytest.raises(UserError, match=r"no '.' to order sequences by. Use --rows.order shuffled"):
         PackedRows(order="full-stops").build(stream, 10, 0, SpecialIds(), token_ids={"a": 1}.get)
 
@@ -200,10 +200,10 @@ def test_rows_of_the_most_frequent_tokens_come_first_and_equals_as_the_text_lies
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "COUNTED_ROWS", block)
         sampler = PackedRows(order="prevalence").build(make_stream(ids), length, 0, SpecialIds())
-    found = sampler.take(0, len(rows)).ids
+    found = sampler.take(0, len(rows)).input_ids
     assert np.array_equal(found, rows[np.argsort(-exact, kind="stable")])
     assert np.diff(logarithms[found].mean(axis=1)).max(initial=0) < 1e-4
-    assert np.array_equal(sampler.at(np.arange(len(rows))).ids, rows)
+    assert np.array_equal(sampler.at(np.arange(len(rows))).input_ids, rows)
 
 
 def test_an_order_that_does_not_exist() -> None:
@@ -236,14 +236,14 @@ def test_every_document_is_a_row_once_an_epoch(make_stream: MakeStream, sizes: l
         row = [OTHER.cls, *ids[end - 1 - size : end - 1][: length - 2].tolist(), OTHER.sep]
         wanted.append(row + [OTHER.pad] * (length - len(row)))
     assert sampler.rows_per_epoch == len(sizes)
-    assert sampler.at(np.arange(len(sizes))).ids.tolist() == wanted
+    assert sampler.at(np.arange(len(sizes))).input_ids.tolist() == wanted
     for epoch in (0, 2):
         batch = sampler.take(epoch * len(sizes), len(sizes))
-        assert sorted(batch.ids.tolist()) == sorted(wanted)
-        assert np.array_equal(batch.attend, batch.ids != OTHER.pad)
+        assert sorted(batch.input_ids.tolist()) == sorted(wanted)
+        assert np.array_equal(batch.attention_mask, batch.input_ids != OTHER.pad)
 
 
 def test_the_original_attends_to_padding(documents: TokenStream) -> None:
     faithful, masked = (ChunkRows(mask_padding=on).build(documents, 30, 3, OTHER).take(0, 9) for on in (False, True))
-    assert faithful.attend is None and masked.attend is not None
-    assert np.array_equal(faithful.ids, masked.ids)
+    assert faithful.attention_mask is None and masked.attention_mask is not None
+    assert np.array_equal(faithful.input_ids, masked.input_ids)

@@ -53,7 +53,7 @@ def drawn(rng: random.Random, documents: int, sentences: int, size: int) -> list
 
 
 def segments(batch: Batch, row: int) -> tuple[list[int], list[int]]:
-    ids = batch.ids[row].tolist()
+    ids = batch.input_ids[row].tolist()
     first = ids.index(SPECIAL.sep)
     second = ids.index(SPECIAL.sep, first + 1)
     return ids[1:first], ids[first + 1 : second]
@@ -70,20 +70,20 @@ def test_rows_are_pairs_as_their_labels_say(
 ) -> None:
     text = make_text(drawn(random.Random(seed), documents, 9, size))
     batch = build(text, length, seed).take(seed, 40)
-    assert batch.ids.shape == batch.types.shape == batch.attend.shape == (40, length)
+    assert batch.input_ids.shape == batch.token_type_ids.shape == batch.attention_mask.shape == (40, length)
     for row in range(40):
         a, b = segments(batch, row)
         end = len(a) + len(b) + 3
         assert a and b and end <= length
-        assert batch.ids[row, 0] == SPECIAL.cls and (batch.ids[row, end:] == SPECIAL.pad).all()
-        assert batch.attend[row].tolist() == [place < end for place in range(length)]
-        assert batch.types[row].tolist() == [int(len(a) + 2 <= place < end) for place in range(length)]
+        assert batch.input_ids[row, 0] == SPECIAL.cls and (batch.input_ids[row, end:] == SPECIAL.pad).all()
+        assert batch.attention_mask[row].tolist() == [place < end for place in range(length)]
+        assert batch.token_type_ids[row].tolist() == [int(len(a) + 2 <= place < end) for place in range(length)]
         for segment in (a, b):
             assert min(segment) >= FIRST  # no special token inside
             assert segment == list(range(segment[0], segment[-1] + 1))
         (of_a, *others_a), (of_b, *others_b) = ({text.document_of[id - FIRST] for id in part} for part in (a, b))
         assert not others_a and not others_b
-        if batch.follows[row]:
+        if batch.next_sentence_label[row]:
             assert of_a != of_b
         else:
             assert of_a == of_b and b[0] > a[-1]
@@ -95,10 +95,10 @@ def test_sequences_in_stream_order(make_text: MakeText) -> None:
     text = make_text(drawn(random.Random(4), 9, 12, 8))
     sampler = build(text, 32)
     found = sampler.at(np.arange(sampler.rows_per_epoch))
-    of = [text.document_of[ids[1] - FIRST] for ids in found.ids]
+    of = [text.document_of[ids[1] - FIRST] for ids in found.input_ids]
     assert of == sorted(of)
     epoch = sampler.take(0, len(found))
-    assert sorted(epoch.ids.tolist()) == sorted(found.ids.tolist())
+    assert sorted(epoch.input_ids.tolist()) == sorted(found.input_ids.tolist())
 
 
 def original(documents: list[list[int]], length: int, rng: random.Random) -> list[tuple[int, int]]:
@@ -141,18 +141,18 @@ def test_labels_and_lengths_are_distributed_as_in_the_original(
     sizes = drawn(random.Random(5), documents, sentences, 12)
     batch = build(make_text(sizes), length).take(0, 3000)
     theirs = np.array([pair for copy in range(20) for pair in original(sizes, length, random.Random(copy))])
-    assert abs(batch.follows.mean() - theirs[:, 0].mean()) < 0.035
-    assert abs(batch.attend.sum(axis=1).mean() / theirs[:, 1].mean() - 1) < 0.03
+    assert abs(batch.next_sentence_label.mean() - theirs[:, 0].mean()) < 0.035
+    assert abs(batch.attention_mask.sum(axis=1).mean() / theirs[:, 1].mean() - 1) < 0.03
 
 
 def test_fractions(make_text: MakeText) -> None:
     text = make_text(drawn(random.Random(6), 20, 60, 5))
     whole = build(text, 64, short_fraction=0.0, random_fraction=0.0).take(0, 1500)
-    assert whole.follows.mean() < 0.03  # a lone last sentence
-    assert (whole.attend.sum(axis=1) == 64).mean() > 0.7  # all but the ends of documents
+    assert whole.next_sentence_label.mean() < 0.03  # a lone last sentence
+    assert (whole.attention_mask.sum(axis=1) == 64).mean() > 0.7  # all but the ends of documents
     short = build(text, 64, short_fraction=1.0, random_fraction=1.0).take(0, 1500)
-    assert short.follows.all()
-    filled = short.attend.sum(axis=1)
+    assert short.next_sentence_label.all()
+    filled = short.attention_mask.sum(axis=1)
     assert 30 < filled.mean() < 45 and np.unique(filled).size > 40
     with pytest.raises(UserError, match=r"--rows.random-fraction is 1.5. Give a number"):
         SentencePairs(random_fraction=1.5)
@@ -168,7 +168,7 @@ def test_sentences_are_visited_about_equally_often(make_text: MakeText, length: 
     batch = sampler.take(0, epochs * sampler.rows_per_epoch)
     for row in range(0, len(batch)):
         a, b = segments(batch, row)
-        for segment in (a, b) if not batch.follows[row] else (a,):  # the random B goes everywhere
+        for segment in (a, b) if not batch.next_sentence_label[row] else (a,):  # the random B goes everywhere
             visits.update({text.start_of[id - FIRST] for id in segment})
     for document in (3, 4):
         start, count = text.starts[document], len(sizes[document])
@@ -185,7 +185,7 @@ def test_truncation_takes_from_the_longer_segment_at_both_ends(make_text: MakeTe
     found: dict[int, set[tuple[int, int, int]]] = {0: set(), 1: set(), 2: set()}
     for row in range(len(batch)):
         a, b = segments(batch, row)
-        assert len(a) + len(b) == 20 or batch.follows[row]
+        assert len(a) + len(b) == 20 or batch.next_sentence_label[row]
         place = a[0] - FIRST if text.document_of[a[0] - FIRST] == 0 else b[0] - FIRST
         document = text.document_of[a[0] - FIRST]
         found[document].add((len(a), len(b), place - text.start_of[place]))

@@ -41,9 +41,9 @@ def sampler(
 def spans(batch: Batch) -> list[np.ndarray]:
     """The tokens of each sequence, once its frame is as it should be."""
     found = []
-    for ids, attend in zip(batch.ids, batch.attend, strict=True):
-        size = int(attend.sum())
-        assert attend[:size].all() and (ids[size:] == SPECIAL.pad).all()
+    for ids, attention_mask in zip(batch.input_ids, batch.attention_mask, strict=True):
+        size = int(attention_mask.sum())
+        assert attention_mask[:size].all() and (ids[size:] == SPECIAL.pad).all()
         assert ids[0] == SPECIAL.cls and ids[size - 1] == SPECIAL.sep
         assert np.array_equal(ids[1 : size - 1], np.arange(ids[1], ids[1] + size - 2))
         found.append(ids[1 : size - 1])
@@ -63,14 +63,14 @@ def test_a_pair_is_two_neighbouring_spans_of_one_document(of_sizes: MakeStream) 
         lengths += [len(one), len(other)]
         gaps.append(int(other[0] - one[-1] - 1))
     assert min(lengths) == 12 and max(lengths) == 60 and min(gaps) == -OVERLAP and max(gaps) == GAP
-    assert (batch.documents[::2] == batch.documents[1::2]).all()
+    assert (batch.passage_ids[::2] == batch.passage_ids[1::2]).all()
     # Every passage once an epoch: 5 of the long document, one of each other, none of the shortest.
-    assert sorted(batch.documents[: 2 * 9 : 2].tolist()) == list(range(9))
+    assert sorted(batch.passage_ids[: 2 * 9 : 2].tolist()) == list(range(9))
 
 
 def test_another_seed_and_another_epoch_draw_other_spans(of_sizes: MakeStream) -> None:
     stream = of_sizes([500, 600])
-    first, other = sampler(stream).take(0, 8).ids, sampler(stream, seed=6).take(0, 8).ids
+    first, other = sampler(stream).take(0, 8).input_ids, sampler(stream, seed=6).take(0, 8).input_ids
     assert not np.array_equal(first, other)
     assert len({tuple(row) for row in first.tolist()}) == 8  # two epochs and more
 
@@ -101,14 +101,14 @@ def test_a_fraction_of_the_pairs_are_views_of_one_window(position: int, rows: in
     stream = of_sizes([400, 300, 150, 200])
     made = SpanSampler(stream, 64, 5, SPECIAL, shortest=12, longest=60, views=0.4)
     batch, plain = made.take(position, rows), sampler(stream).take(position, rows)
-    shown = batch.documents == NO_DOCUMENT
+    shown = batch.passage_ids == NO_DOCUMENT
     for name in ("ids", "attend", "documents"):
         assert np.array_equal(getattr(batch, name)[~shown], getattr(plain, name)[~shown])
-    for ids in batch.ids[shown]:
+    for ids in batch.input_ids[shown]:
         assert ids[0] == SPECIAL.cls and (ids == SPECIAL.sep).sum() >= 2
         tokens = ids[1:][ids[1:] != SPECIAL.sep]
         assert len(set(tokens)) < len(tokens) and np.ptp(tokens) < 62
-    assert batch.attend[shown].all()
+    assert batch.attention_mask[shown].all()
     pairs = {pair: set() for pair in range(position // 2, (position + rows) // 2 + 1)}
     for place, is_shown in enumerate(shown, start=position):
         pairs[place // 2].add(bool(is_shown))
@@ -120,11 +120,11 @@ def test_a_fraction_of_the_pairs_are_cuts_of_the_stream(of_sizes: MakeStream) ->
     stream = of_sizes([400, 300, 150, 200])
     made = SpanSampler(stream, 64, 5, SPECIAL, shortest=12, longest=60, views=0.2, ordinary=0.2)
     batch = made.take(0, 4000)
-    unpaired = batch.documents == NO_DOCUMENT
+    unpaired = batch.passage_ids == NO_DOCUMENT
     assert unpaired.mean() == pytest.approx(0.4, abs=0.03)
-    runs_on = np.array([bool((np.diff(ids[1:]) == 1).mean() > 0.9) for ids in batch.ids[unpaired]])
+    runs_on = np.array([bool((np.diff(ids[1:]) == 1).mean() > 0.9) for ids in batch.input_ids[unpaired]])
     assert runs_on.mean() == pytest.approx(0.5, abs=0.05)
-    assert (batch.ids[unpaired] != SPECIAL.pad).all() and batch.attend[unpaired].all()
+    assert (batch.input_ids[unpaired] != SPECIAL.pad).all() and batch.attention_mask[unpaired].all()
     assert (unpaired[::2] == unpaired[1::2]).all()
 
 
@@ -135,7 +135,9 @@ def test_passages_are_counted_as_they_are_read(of_sizes: MakeStream) -> None:
 def test_sequences_in_order_are_those_of_the_passages(of_sizes: MakeStream) -> None:
     made = sampler(of_sizes([100, 100, 100]))
     batch = made.at(np.arange(6))
-    assert batch.documents.tolist() == [0, 0, 1, 1, 2, 2]
+    assert batch.passage_ids.tolist() == [0, 0, 1, 1, 2, 2]
     again = made.at(np.array([3, 4]))
-    assert np.array_equal(again.ids, batch.ids[[3, 4]]) and np.array_equal(again.attend, batch.attend[[3, 4]])
+    assert np.array_equal(again.input_ids, batch.input_ids[[3, 4]]) and np.array_equal(
+        again.attention_mask, batch.attention_mask[[3, 4]]
+    )
     assert made.rows_per_epoch == int(300 / 36)

@@ -33,7 +33,7 @@ class Copier(torch.nn.Module):
 
     decoder = torch.nn.Linear(1, 1)
 
-    def logits(self, ids: Tensor, positions: Tensor, attend: Tensor | None = None) -> Tensor:
+    def logits(self, ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         found = torch.zeros(*positions.shape, MANY)
         for row, places in enumerate(positions.tolist()):
             tokens = ids[row].tolist()
@@ -53,7 +53,7 @@ def test_a_model_that_copies_differs_from_one_that_does_not() -> None:
     assert use.copy < use.noisy_copy < use.alone
 
     class Blind(Copier):
-        def logits(self, ids: Tensor, positions: Tensor, attend: Tensor | None = None) -> Tensor:
+        def logits(self, ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
             return torch.zeros(*positions.shape, MANY)
 
     blind = measure_context_use(Blind(), stream, ends)  # type: ignore[arg-type]
@@ -79,10 +79,10 @@ def test_losses_equal_those_of_stock_transformers() -> None:
 
         decoder = torch.nn.Linear(1, 1)
 
-        def logits(self, ids: Tensor, positions: Tensor, attend: Tensor | None = None) -> Tensor:
+        def logits(self, ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
             rows = []
             for row in range(len(ids)):
-                size = int(attend[row].sum()) if attend is not None else ids.shape[1]
+                size = int(attention_mask[row].sum()) if attention_mask is not None else ids.shape[1]
                 rows.append(stock(input_ids=ids[row : row + 1, :size]).logits[0, positions[row]])
             return torch.stack(rows)
 
@@ -99,9 +99,9 @@ def test_the_masked_span_stands_where_it_is_looked_for() -> None:
     seen: list[tuple[list[int], list[int]]] = []
 
     class Recorder(Copier):
-        def logits(self, ids: Tensor, positions: Tensor, attend: Tensor | None = None) -> Tensor:
+        def logits(self, ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
             seen.extend(zip(ids.tolist(), positions.tolist()))
-            return super().logits(ids, positions, attend)
+            return super().logits(ids, positions, attention_mask)
 
     measure_context_use(Recorder(), stream, ends)  # type: ignore[arg-type]
     for ids, places in seen:

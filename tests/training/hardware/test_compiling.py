@@ -67,8 +67,8 @@ def built(shape: EncoderConfig) -> Encoder:
 
 def batch(length: int, padded: bool = False) -> Batch:
     ids = torch.randint(5, VOCABULARY, (ROWS, length), generator=torch.Generator().manual_seed(length))
-    attend = torch.arange(length)[None] < torch.tensor([[length], [length // 2], [length], [length - 3]])
-    return Batch(ids=ids, attend=attend if padded else None)
+    attention_mask = torch.arange(length)[None] < torch.tensor([[length], [length // 2], [length], [length - 3]])
+    return Batch(input_ids=ids, attention_mask=attention_mask if padded else None)
 
 
 def backward(model: Encoder, rows: Batch, progress: float) -> float:
@@ -109,7 +109,7 @@ def test_judging_compiles_nothing_whatever_its_shapes(name: str) -> None:
     before = counter.frame_count
     with torch.inference_mode():
         for length in (16, 24):
-            ids = batch(length).ids
+            ids = batch(length).input_ids
             assert torch.equal(model.eval().logits(ids), plain.logits(ids))
     backward(model.train(), batch(16), 0.9)
     assert counter.frame_count == before > 0

@@ -69,13 +69,13 @@ def take(position: int, rows: int, progress: float = 0.0) -> Batch:
     ids[np.arange(rows), sizes - 1] = 3
     pairs = places // 2
     documents = np.where(pairs % 5 == 4, -1, np.where(pairs % 3, pairs, 0))
-    return Batch(ids=ids, attend=here < sizes[:, None], documents=documents)
+    return Batch(input_ids=ids, attention_mask=here < sizes[:, None], documents=documents)
 
 
 def long_rows(position: int, rows: int, progress: float = 0.0) -> Batch:
     """What the run reads before the finish."""
     ids = 5 + (np.arange(position, position + rows)[:, None] * 7 + np.arange(24)) % (VOCABULARY - 5)
-    return Batch(ids=ids)
+    return Batch(input_ids=ids)
 
 
 def built(kind: str = "modern") -> Encoder:
@@ -122,7 +122,7 @@ def test_the_loss_is_that_of_each_span_against_all_others(position: int, count: 
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_one_forward_pass_gives_the_same_masked_loss_and_the_mean_of_the_last_states(kind: str) -> None:
-    model, batch = built(kind).eval(), take(3, 6).on("cpu")
+    model, batch = built(kind).eval(), take(3, 6).to("cpu")
     draw: dict[str, Any] = {"seed": 4, "position": 3, "progress": 0.9}
     for objective in (MASKED, Masked(), Masked(count="rounded")):
         plain = objective.loss(model, batch, **draw)
@@ -132,26 +132,28 @@ def test_one_forward_pass_gives_the_same_masked_loss_and_the_mean_of_the_last_st
         alone = WithEmbeddings(objective.loss).embeddings(model, batch, **draw)
         assert found.embeddings is not None and torch.equal(alone, found.embeddings) and not alone.requires_grad
         torch.testing.assert_close(alone.norm(dim=1), torch.ones(6))
-    states = model.states(batch.ids, attend=batch.attend)
-    for row, size in enumerate(batch.attend.sum(dim=1).tolist()):
-        own = model.states(batch.ids[row : row + 1, :size])[0].mean(dim=0)  # without its padding
-        torch.testing.assert_close(embed(states, batch.attend)[row], F.normalize(own, dim=0), atol=1e-5, rtol=1e-4)
+    states = model.states(batch.input_ids, attention_mask=batch.attention_mask)
+    for row, size in enumerate(batch.attention_mask.sum(dim=1).tolist()):
+        own = model.states(batch.input_ids[row : row + 1, :size])[0].mean(dim=0)  # without its padding
+        torch.testing.assert_close(
+            embed(states, batch.attention_mask)[row], F.normalize(own, dim=0), atol=1e-5, rtol=1e-4
+        )
 
 
 def test_of_short_spans_no_more_is_masked_than_of_long_ones() -> None:
     """A rate of the padded length would hide all of a short span."""
-    batch = take(0, 200).on("cpu")
+    batch = take(0, 200).to("cpu")
     seen = []
 
     class Reading(Pooling):
         def states(self, ids: Tensor, *arguments: Any, **more: Any) -> Tensor:
-            seen.append((ids == 4) & batch.attend)
+            seen.append((ids == 4) & batch.attention_mask)
             return super().states(ids, *arguments, **more)
 
     for objective in (MASKED, Masked(rate=0.2, split=(1.0, 0.0, 0.0))):
         count = objective.loss(Reading(built()), batch, seed=1, position=0, progress=0.9).count
         hidden = seen.pop().sum(dim=1)
-        assert hidden.tolist() == (batch.attend.sum(dim=1) * 0.2).round().clamp(min=1).tolist()
+        assert hidden.tolist() == (batch.attention_mask.sum(dim=1) * 0.2).round().clamp(min=1).tolist()
         assert count == hidden.sum() == objective.targets(batch, seed=1, position=0, progress=0.9)
 
 
@@ -160,11 +162,11 @@ def test_of_short_spans_no_more_is_masked_than_of_long_ones() -> None:
 
 def reference(model: Encoder, objective: Objective, position: int) -> tuple[float, float, list[Tensor]]:
     """Masked loss, contrastive loss and gradients of a whole step, in plain code."""
-    batch = take(position, SEQUENCES).on("cpu")
+    batch = take(position, SEQUENCES).to("cpu")
     torch.manual_seed(3 * 1_000_003 + position)
     found = WithEmbeddings(objective.loss).loss(model, batch, seed=3, position=position, progress=0.75)
     assert found.embeddings is not None
-    pair = contrastive_loss(found.embeddings, batch.documents, position, FINISH.temperature)
+    pair = contrastive_loss(found.embeddings, batch.passage_ids, position, FINISH.temperature)
     mean = found.sum / found.count
     gradients = torch.autograd.grad(mean + FINISH.weight * pair, list(model.parameters()))
     return mean.item(), pair.item(), list(gradients)
@@ -310,7 +312,7 @@ if __name__ == "__main__":
 def test_the_masked_loss_of_the_finish_is_compiled_where_that_of_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU this saves half of its traffic with memory."""
     monkeypatch.setattr(loss, "chunk", lambda *_: 1)  # whole chunks only are compiled
-    model, batch, calls = built().train(), take(3, 6).on("cpu"), []
+    model, batch, calls = built().train(), take(3, 6).to("cpu"), []
     model.compiled = called
     model.compiled_loss = lambda *tensors: calls.append(1) or loss.loss_and_gradient(*tensors)
     with torch.autocast("cpu", torch.bfloat16):

@@ -136,7 +136,7 @@ def test_stages_and_rates_follow_progress() -> None:
 
 def test_the_causal_stage_is_plain_next_token_loss() -> None:
     model, ids = TableEncoder(), rows(5, 20)
-    found = CausalThenMasked(causal_fraction=0.5).loss(model, Batch(ids=ids), seed=0, position=0, progress=0.1)
+    found = CausalThenMasked(causal_fraction=0.5).loss(model, Batch(input_ids=ids), seed=0, position=0, progress=0.1)
     logits = model.map(model.table(ids[:, :-1]))
     plain = F.cross_entropy(logits.reshape(-1, 50), ids[:, 1:].reshape(-1), reduction="sum")
     assert found.sum.item() == pytest.approx(plain.item(), rel=1e-5)
@@ -146,7 +146,7 @@ def test_the_causal_stage_is_plain_next_token_loss() -> None:
 def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
     model, ids = TableEncoder(), rows(5, 21)
     objective = CausalThenMasked(causal_fraction=0.5, causal_targets=0.3)
-    found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.1)
+    found = objective.loss(model, Batch(input_ids=ids), seed=4, position=70, progress=0.1)
     positions = choose(ids[:, 1:], 0.3, seed=4, position=70)
     each = F.cross_entropy(model.map(model.table(ids[:, :-1])).transpose(1, 2), ids[:, 1:], reduction="none")
     assert found.count == 5 * 6 == positions.numel()
@@ -156,7 +156,7 @@ def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
 def test_the_masked_stage_predicts_what_was_masked() -> None:
     model, ids = TableEncoder(), rows(5, 20)
     objective = CausalThenMasked(causal_fraction=0.5, mask_rates=(0.3, 0.2))
-    found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.9)
+    found = objective.loss(model, Batch(input_ids=ids), seed=4, position=70, progress=0.9)
     positions = choose(ids, 0.2, seed=4, position=70)
     of_mask = model.map(model.table(torch.tensor(MASK_ID))).log_softmax(0)
     assert found.count == 5 * 4 and model.asked == [(False, None, None)]
@@ -168,27 +168,33 @@ def test_the_masked_stage_predicts_what_was_masked() -> None:
 def test_padding_is_no_target_and_the_model_gets_its_mask(progress: float, causal_targets: float) -> None:
     model, ids = TableEncoder(), rows(4, 20)
     lengths = torch.tensor([20, 13, 5, 2])
-    attend = torch.arange(20) < lengths[:, None]
-    batch = Batch(ids=ids.masked_fill(~attend, 0), attend=attend, types=torch.zeros_like(ids))
+    attention_mask = torch.arange(20) < lengths[:, None]
+    batch = Batch(
+        input_ids=ids.masked_fill(~attention_mask, 0),
+        attention_mask=attention_mask,
+        token_type_ids=torch.zeros_like(ids),
+    )
     objective = CausalThenMasked(causal_fraction=0.5, causal_targets=causal_targets, mask_rates=(0.9,))
     draw = {"seed": 4, "position": 70, "progress": progress}
     found = objective.loss(model, batch, **draw)
-    assert model.asked[0][1:] == (attend, batch.types)
+    assert model.asked[0][1:] == (attention_mask, batch.token_type_ids)
     assert found.count == objective.targets(batch, **draw)
     if progress > 0.5:
         words = 18 + 12 + 4 + 1  # round(0.9 * n) of n positions without padding; [CLS] is as special as padding
         assert words <= found.count <= words + 1
     elif causal_targets == 1.0:
         assert found.count == 19 + 12 + 4 + 1
-        each = F.cross_entropy(model.map(model.table(batch.ids[:, :-1])).transpose(1, 2), ids[:, 1:], reduction="none")
-        assert found.sum.item() == pytest.approx(each[attend[:, 1:]].sum().item(), rel=1e-5)
+        each = F.cross_entropy(
+            model.map(model.table(batch.input_ids[:, :-1])).transpose(1, 2), ids[:, 1:], reduction="none"
+        )
+        assert found.sum.item() == pytest.approx(each[attention_mask[:, 1:]].sum().item(), rel=1e-5)
     else:
         assert 0 < found.count <= 4 * 8
 
 
 @pytest.mark.parametrize("progress", [0.1, 0.9])
 def test_targets_are_counted_without_the_model(progress: float) -> None:
-    model, batch = TableEncoder(), Batch(ids=rows(5, 20))
+    model, batch = TableEncoder(), Batch(input_ids=rows(5, 20))
     for objective in (CausalThenMasked(), CausalThenMasked(causal_targets=0.3)):
         draw = {"seed": 4, "position": 70, "progress": progress}
         assert objective.targets(batch, **draw) == objective.loss(model, batch, **draw).count
@@ -206,7 +212,10 @@ def test_every_parameter_has_a_part_in_every_loss(name: str) -> None:
     ids = torch.randint(5, 400, (2, 32), generator=torch.Generator().manual_seed(2))
     halves = (torch.arange(32) >= 16).long().expand(2, 32)
     batch = Batch(
-        ids=ids, types=halves, follows=torch.tensor([0, 1]), continues=torch.zeros_like(ids, dtype=torch.bool)
+        input_ids=ids,
+        token_type_ids=halves,
+        next_sentence_label=torch.tensor([0, 1]),
+        is_continuation=torch.zeros_like(ids, dtype=torch.bool),
     )
     for at in (0.0, 0.999):
         recipe.objective.loss(built, batch, seed=1, position=0, progress=at, per_row=1.0).sum.backward()

@@ -17,15 +17,15 @@ def batch(count: int, length: int) -> Batch:
     rng = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 50, (count, length), generator=rng)
     ids[:, 0], ids[:, length // 3], ids[:, -1] = 2, 3, 3
-    return Batch(ids=ids, continues=(torch.rand(ids.shape, generator=rng) < 0.4) & (ids > 4))
+    return Batch(input_ids=ids, is_continuation=(torch.rand(ids.shape, generator=rng) < 0.4) & (ids > 4))
 
 
 def groups(rows: Batch) -> list[list[list[int]]]:
     """The words of each row as lists of positions, found one position after the other."""
     found = []
-    for ids, continues in zip(rows.ids.tolist(), rows.continues.tolist()):
+    for ids, is_continuation in zip(rows.input_ids.tolist(), rows.is_continuation.tolist()):
         words: list[list[int]] = []
-        for place, (one, goes_on) in enumerate(zip(ids, continues)):
+        for place, (one, goes_on) in enumerate(zip(ids, is_continuation)):
             if one <= 4:
                 continue
             if goes_on and words and words[-1][-1] == place - 1:
@@ -48,7 +48,7 @@ def test_no_part_of_a_word_is_ever_masked_alone(count: str) -> None:
             long += hidden > 1
     assert parts == 0 and long > 50
     if count == "bernoulli":
-        pieces = int((rows.ids > 4).sum())
+        pieces = int((rows.input_ids > 4).sum())
         assert chosen.sum().item() / pieces == pytest.approx(0.3, abs=0.05)
 
 
@@ -77,5 +77,5 @@ def test_fitting_equals_trying_one_word_after_the_other(seed: int, length: int, 
 
 def test_words_do_not_go_across_special_tokens() -> None:
     candidates = torch.tensor([[False, True, True, True, False, True, True]])
-    continues = torch.tensor([[False, True, True, False, False, True, True]])
-    assert word_starts(candidates, continues).tolist() == [[0, 1, 1, 3, 4, 5, 5]]
+    is_continuation = torch.tensor([[False, True, True, False, False, True, True]])
+    assert word_starts(candidates, is_continuation).tolist() == [[0, 1, 1, 3, 4, 5, 5]]

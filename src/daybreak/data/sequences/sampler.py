@@ -273,7 +273,7 @@ class RowSampler(ShuffledSampler):
         width = self._length - self._first
         ids = np.full((len(order), self._length), self._special.cls, np.int64)
         ids[:, self._first :] = self._stream.windows(order.astype(np.int64) * width, width)
-        return Batch(ids=ids, special=self._special)
+        return Batch(input_ids=ids, special=self._special)
 
 
 COUNTED_ROWS = 1 << 14
@@ -378,5 +378,7 @@ class ChunkSampler(ShuffledSampler):
         for document in order.tolist():
             start = int(self._ends[document - 1]) if document else 0
             rows.append([self._stream.read(start, min(int(self._ends[document]) - 1, start + self._length - 2))])
-        ids, attend = framed(rows, self._length, self._special)
-        return Batch(ids=ids, attend=attend if self._mask_padding else None, special=self._special)
+        ids, attention_mask = framed(rows, self._length, self._special)
+        return Batch(
+            input_ids=ids, attention_mask=attention_mask if self._mask_padding else None, special=self._special
+        )

@@ -43,7 +43,7 @@ FEW_SENTENCES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePairs(SequencesConfig):
-    """[CLS] A [SEP] B [SEP] and padding, with ``types``, ``attend`` and ``follows``; needs sentence ends."""
+    """[CLS] A [SEP] B [SEP] and padding, with segments and next-sentence labels; needs sentence ends."""
 
     short_fraction: float = 0.1
     """Fraction of the pairs whose target is uniform in [2, length - 3] instead of length - 3 tokens."""
@@ -144,11 +144,17 @@ class PairSampler(ShuffledSampler):
 
     def _gather(self, order: np.ndarray, epochs: np.ndarray) -> Batch:
         pairs = [self._pair(epoch, number) for epoch, number in zip(epochs.tolist(), order.tolist())]
-        ids, attend = framed([segments for *segments, _ in pairs], self._length, self._special)
+        ids, attention_mask = framed([segments for *segments, _ in pairs], self._length, self._special)
         second = np.array([len(first) + 2 for first, *_ in pairs], np.int64)
-        types = (attend & (np.arange(self._length) >= second[:, None])).astype(np.int64)
-        follows = np.array([random for *_, random in pairs], np.int64)
-        return Batch(ids=ids, attend=attend, types=types, follows=follows, special=self._special)
+        token_type_ids = (attention_mask & (np.arange(self._length) >= second[:, None])).astype(np.int64)
+        next_sentence_label = np.array([random for *_, random in pairs], np.int64)
+        return Batch(
+            input_ids=ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            next_sentence_label=next_sentence_label,
+            special=self._special,
+        )
 
     def _pair(self, epoch: int, number: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Return segments A and B of pair ``number`` of an epoch, and whether B is random (1) or follows (0)."""

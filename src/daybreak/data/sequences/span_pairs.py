@@ -32,7 +32,7 @@ OVERLAP, GAP = 6, 7
 DRAWS = 4
 """Random numbers per pair: two lengths, the distance, the position."""
 NO_DOCUMENT = -1
-"""Value of ``Batch.documents`` for a sequence that takes no part in the contrastive loss."""
+"""Value of ``Batch.passage_ids`` for a sequence that takes no part in the contrastive loss."""
 
 
 def passages(stream: TokenStream) -> int:
@@ -57,7 +57,7 @@ def _documents(stream: TokenStream) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class SpanSampler(Sampler):
-    """Returns [CLS] span [SEP] and padding, with ``attend`` and ``documents``; uses 16 bytes of memory per passage.
+    """Returns [CLS] span [SEP] and padding, with the numbers of the passages; uses 16 bytes of memory per passage.
 
     Args:
         shortest: minimum tokens of a span, if its passage is long enough.
@@ -105,9 +105,9 @@ class SpanSampler(Sampler):
         batch = self._gather(numbers, passages[pairs - first])
         if self._unpaired_fraction:
             chosen = uniforms(f"{self._seed} views among spans", pairs) < self._unpaired_fraction
-            batch.ids[chosen] = self._unpaired.take(position, rows).ids[chosen]
-            batch.attend[chosen] = True
-            batch.documents[chosen] = NO_DOCUMENT
+            batch.input_ids[chosen] = self._unpaired.take(position, rows).input_ids[chosen]
+            batch.attention_mask[chosen] = True
+            batch.passage_ids[chosen] = NO_DOCUMENT
         return batch
 
     def view(self, progress: float) -> None:
@@ -120,8 +120,8 @@ class SpanSampler(Sampler):
         """Return the sequences with these numbers in the run, of these passages, int64 [B] each."""
         starts, sizes = (both[np.arange(len(numbers)), numbers % 2] for both in self._spans(numbers // 2, passages))
         spans = [[self._stream.read(start, start + size)] for start, size in zip(starts.tolist(), sizes.tolist())]
-        ids, attend = framed(spans, self._length, self._special)
-        return Batch(ids=ids, attend=attend, documents=passages, special=self._special)
+        ids, attention_mask = framed(spans, self._length, self._special)
+        return Batch(input_ids=ids, attention_mask=attention_mask, passage_ids=passages, special=self._special)
 
     def _spans(self, pairs: np.ndarray, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the stream positions and lengths of both spans, int64 [N, 2] each, of ``pairs`` in ``passages``."""

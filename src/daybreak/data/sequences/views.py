@@ -81,7 +81,7 @@ class ViewSampler(RowSampler):
         fraction = np.where(early, config.fraction, config.later_fraction)
         chosen = np.flatnonzero(draws(keys, np.arange(1))[:, 0] < fraction)
         if len(chosen):
-            batch.ids[chosen, 1:] = self._views(keys[chosen])
+            batch.input_ids[chosen, 1:] = self._views(keys[chosen])
         return batch
 
     def _views(self, keys: np.ndarray) -> np.ndarray:

@@ -144,11 +144,11 @@ def _evaluate(
     total, correct = 0.0, 0
     with torch.inference_mode(), torch.autocast(device.type, enabled=False):
         for start in range(0, len(rows), BATCH):
-            ids, attend = padded_batch(rows[start : start + BATCH], special.pad, device)
+            ids, attention_mask = padded_batch(rows[start : start + BATCH], special.pad, device)
             wanted = torch.from_numpy(targets[start : start + BATCH]).to(device)
             masked = torch.from_numpy(positions[start : start + BATCH]).to(device)
             # Without padding no mask is given, which is faster.
-            logits = model.logits(ids, masked, attend=None if attend.all() else attend).float()
+            logits = model.logits(ids, masked, attention_mask=None if attention_mask.all() else attention_mask).float()
             total += float(F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum"))
             correct += int((logits.argmax(dim=2) == wanted).sum())
     return total / targets.size, correct / targets.size

@@ -193,9 +193,9 @@ def embed_ids(
     with torch.inference_mode(), torch.autocast(device.type, enabled=False):
         for start in range(0, len(rows), BATCH):
             batch = order[start : start + BATCH]
-            ids, attend = padded_batch([rows[i] for i in batch], special.pad, device)
-            states = model.states(ids, attend=attend)
-            vectors[batch] = embed(states, attend).cpu().numpy()
+            ids, attention_mask = padded_batch([rows[i] for i in batch], special.pad, device)
+            states = model.states(ids, attention_mask=attention_mask)
+            vectors[batch] = embed(states, attention_mask).cpu().numpy()
             show(start + len(batch))
     return vectors
 

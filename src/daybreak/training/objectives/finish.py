@@ -85,11 +85,11 @@ class Finish:
         return max(2, (self.batch or batch * length // self.length) // 2 * 2)
 
 
-def embed(states: Tensor, attend: Tensor | None) -> Tensor:
-    """Return embeddings [B, D] of unit length, float32: the mean of ``states`` [B, L, D] where ``attend`` [B, L]."""
-    if attend is None:
+def embed(states: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return the mean of ``states`` [B, L, D] over ``attention_mask`` [B, L] at unit length, float32 [B, D]."""
+    if attention_mask is None:
         return F.normalize(states.float().mean(dim=1), dim=1)
-    weights = attend[:, :, None].float()
+    weights = attention_mask[:, :, None].float()
     return F.normalize((states.float() * weights).sum(dim=1) / weights.sum(dim=1), dim=1)
 
 
@@ -98,7 +98,7 @@ def contrastive_loss(embeddings: Tensor, documents: Tensor, position: int, tempe
 
     Args:
         embeddings: [N, D] of unit length, of the sequences position, position + 1, ... of the run.
-        documents: int64 [N], as ``Batch.documents``; another span of a sequence's own passage does not count against
+        documents: int64 [N], as ``Batch.passage_ids``; another span of a sequence's own passage does not count against
             it. Sequences below 0 have no partner and are not candidates.
     """
     count = len(embeddings)
@@ -179,11 +179,11 @@ class Pooling(Encoder):
         positions: Tensor | None = None,
         *,
         causal: bool = False,
-        attend: Tensor | None = None,
-        types: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Tensor:
-        states = self._model.states(ids, causal=causal, attend=attend, types=types)
-        self.embeddings = embed(states, attend)
+        states = self._model.states(ids, causal=causal, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        self.embeddings = embed(states, attention_mask)
         if self._only:
             raise _Pooled
         if positions is None:

@@ -127,7 +127,7 @@ class Masked(Objective):
 
     def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
         if self._always_full(batch):
-            return len(batch) * self._fixed(batch.ids.shape[1])
+            return len(batch) * self._fixed(batch.input_ids.shape[1])
         return int(self.chosen(batch, seed=seed, position=position).sum())
 
     def loss(
@@ -137,7 +137,7 @@ class Masked(Objective):
         masked = decoded(model, model.transform(states), answers)
         if first is None:
             return masked
-        following = F.cross_entropy(model.next_logits(first).float(), batch.follows, reduction="sum")
+        following = F.cross_entropy(model.next_logits(first).float(), batch.next_sentence_label, reduction="sum")
         return LossSum(
             sum=masked.sum + per_row * self.next_sentence_weight * following,
             count=masked.count,
@@ -148,9 +148,9 @@ class Masked(Objective):
         """Evaluate ``model``, already in evaluation mode, on masks of (seed, position), in float32."""
         nats, next_nats = 0.0, 0.0
         hits = next_hits = predicted = 0
-        with torch.inference_mode(), torch.autocast(batch.ids.device.type, enabled=False):
+        with torch.inference_mode(), torch.autocast(batch.input_ids.device.type, enabled=False):
             for start in range(0, len(batch), EVALUATION_ROWS):
-                rows = batch.part(start, start + EVALUATION_ROWS)
+                rows = batch[start : start + EVALUATION_ROWS]
                 states, first, answers = self._read(model, rows, seed=seed, position=position + start)
                 predicted += len(answers)
                 nats_of_rows = 0.0  # batch by batch, because the order of a sum decides its last bit
@@ -161,8 +161,8 @@ class Masked(Objective):
                 nats += nats_of_rows
                 if first is not None:
                     logits = model.next_logits(first)
-                    next_nats += float(F.cross_entropy(logits, rows.follows, reduction="sum"))
-                    next_hits += int((logits.argmax(dim=1) == rows.follows).sum())
+                    next_nats += float(F.cross_entropy(logits, rows.next_sentence_label, reduction="sum"))
+                    next_hits += int((logits.argmax(dim=1) == rows.next_sentence_label).sum())
         result = HeldOutResult(loss=nats / max(predicted, 1), accuracy=hits / max(predicted, 1))
         if not self.next_sentence:
             return result
@@ -174,8 +174,8 @@ class Masked(Objective):
         ids = self.replaced(batch, chosen, vocabulary=model.vocabulary, seed=seed, position=position)
         targets = self._positions(batch, chosen)
         positions = F.pad(targets.places, (1, 0)) if self.next_sentence else targets.places
-        states = model.states(ids, positions, attend=batch.attend, types=batch.types)
-        answers = targets.pick(batch.ids.gather(1, targets.places))
+        states = model.states(ids, positions, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids)
+        answers = targets.pick(batch.input_ids.gather(1, targets.places))
         if self.next_sentence:
             return targets.pick(states[:, 1:]), states[:, 0], answers
         return targets.pick(states), None, answers
@@ -185,7 +185,7 @@ class Masked(Objective):
         candidates = self._candidates(batch)
         rows, length = candidates.shape
         draw = draws(seed + WHICH, position, rows, length, candidates.device)
-        words = word_starts(candidates, batch.continues) if self.whole_words else None
+        words = word_starts(candidates, batch.is_continuation) if self.whole_words else None
         if self.count == "bernoulli":
             yes = draw < int(self.rate * RANGE)
             return candidates & (yes if words is None else yes.gather(1, words))
@@ -207,18 +207,20 @@ class Masked(Objective):
         else:
             hide, change = draw < int(masked * RANGE), draw < int(swapped * RANGE)
         other = draws(seed + REPLACEMENT, position, rows, length, chosen.device) % vocabulary
-        return torch.where(chosen & hide, batch.special.mask, torch.where(chosen & change, other, batch.ids))
+        return torch.where(chosen & hide, batch.special.mask, torch.where(chosen & change, other, batch.input_ids))
 
     def _candidates(self, batch: Batch) -> Tensor:
         """Bool [B, L], True where a position may be chosen."""
-        seen = torch.ones_like(batch.ids, dtype=torch.bool) if batch.attend is None else batch.attend
-        return seen & ~is_special(batch.ids, batch.special) if self.protect_special else seen
+        seen = (
+            torch.ones_like(batch.input_ids, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
+        )
+        return seen & ~is_special(batch.input_ids, batch.special) if self.protect_special else seen
 
     def _count(self, batch: Batch) -> Tensor | int:
         """Number of positions to choose: int64 [B, 1], or one number for all sequences."""
-        if self.count == "fixed" and batch.attend is None:
-            return self._fixed(batch.ids.shape[1])
-        present = batch.ids != batch.special.pad if batch.attend is None else batch.attend
+        if self.count == "fixed" and batch.attention_mask is None:
+            return self._fixed(batch.input_ids.shape[1])
+        present = batch.input_ids != batch.special.pad if batch.attention_mask is None else batch.attention_mask
         count = (present.sum(dim=1, keepdim=True).double() * self.rate).round().to(torch.int64)
         return count.clamp(min=1, max=self.most or None)
 
@@ -227,7 +229,7 @@ class Masked(Objective):
 
     def _always_full(self, batch: Batch) -> bool:
         """Whether every sequence has the same number of masked positions for any content, so that shapes are static."""
-        return not self.count_varies and batch.attend is None
+        return not self.count_varies and batch.attention_mask is None
 
     def _positions(self, batch: Batch, chosen: Tensor) -> MaskedPositions:
         order = chosen.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
@@ -252,7 +254,7 @@ def ranks(draw: Tensor, among: Tensor) -> Tensor:
     return torch.where(among, draw, RANGE).argsort(dim=1, stable=True).argsort(dim=1)
 
 
-def word_starts(candidates: Tensor, continues: Tensor) -> Tensor:
+def word_starts(candidates: Tensor, is_continuation: Tensor) -> Tensor:
     """Return int64 [B, L]: where the word of each position starts in its sequence.
 
     Args:
@@ -260,7 +262,7 @@ def word_starts(candidates: Tensor, continues: Tensor) -> Tensor:
         continues: bool [B, L], True for a token that continues a word.
     """
     before = F.pad(candidates[:, :-1], (1, 0))
-    inside = continues & candidates & before
+    inside = is_continuation & candidates & before
     here = torch.arange(candidates.shape[1], device=candidates.device).expand_as(candidates)
     return here.masked_fill(inside, 0).cummax(dim=1).values
 

@@ -119,10 +119,12 @@ class CausalThenMasked(Objective):
     ) -> LossSum:
         causal = self.stage(progress) == "causal"
         positions, answers = self._targets(batch, seed=seed, position=position, progress=progress)
-        ids = batch.ids
+        ids = batch.input_ids
         if positions is not None and not causal:
             ids = ids.scatter(1, positions, batch.special.mask)
-        features = model.features(ids, positions, causal=causal, attend=batch.attend, types=batch.types)
+        features = model.features(
+            ids, positions, causal=causal, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
+        )
         if positions is None:
             features = features[:, :-1]
         not_padding = self._not_padding(batch, positions, causal=causal)
@@ -134,10 +136,12 @@ class CausalThenMasked(Objective):
 
     def _targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> tuple[Tensor | None, Tensor]:
         """Positions [B, K] that predict, None for all but the last, and their targets, [B, K] or [B, L - 1]."""
-        ids = batch.ids
+        ids = batch.input_ids
         if self.stage(progress) != "causal":
             rate = self.mask_rate(progress)
-            positions = choose(ids, rate, seed=seed, position=position, special=batch.special, attend=batch.attend)
+            positions = choose(
+                ids, rate, seed=seed, position=position, special=batch.special, attention_mask=batch.attention_mask
+            )
             return positions, ids.gather(1, positions)
         if self.causal_targets >= 1.0:
             return None, ids[:, 1:]
@@ -146,11 +150,11 @@ class CausalThenMasked(Objective):
 
     def _not_padding(self, batch: Batch, positions: Tensor | None, *, causal: bool) -> Tensor | None:
         """Bool like the targets, False for padding; None if nothing is padded."""
-        if batch.attend is None:
+        if batch.attention_mask is None:
             return None
         if positions is None:
-            return batch.attend[:, 1:]
-        return batch.attend.gather(1, positions + 1 if causal else positions)
+            return batch.attention_mask[:, 1:]
+        return batch.attention_mask.gather(1, positions + 1 if causal else positions)
 
 
 def is_special(ids: Tensor, special: SpecialIds) -> Tensor:
@@ -168,7 +172,7 @@ def choose(
     seed: int,
     position: int,
     special: SpecialIds = SpecialIds(),
-    attend: Tensor | None = None,
+    attention_mask: Tensor | None = None,
 ) -> Tensor:
     """Choose K = round(fraction * L) positions of each sequence of ``ids`` int64 [B, L], at least one.
 
@@ -181,9 +185,9 @@ def choose(
     keys = draws(seed, position, ids.shape[0], ids.shape[1], ids.device)
     keys = keys + is_special(ids, special).to(torch.int64) * (1 << 62)
     chosen = keys.argsort(dim=1)[:, : max(1, round(fraction * ids.shape[1]))]
-    if attend is not None:
-        counts = (attend.sum(dim=1, keepdim=True).double() * fraction).round().clamp(min=1)
-        padding = attend.to(torch.uint8).argmin(dim=1, keepdim=True)
+    if attention_mask is not None:
+        counts = (attention_mask.sum(dim=1, keepdim=True).double() * fraction).round().clamp(min=1)
+        padding = attention_mask.to(torch.uint8).argmin(dim=1, keepdim=True)
         chosen = torch.where(torch.arange(chosen.shape[1], device=ids.device) < counts, chosen, padding)
     return chosen.sort(dim=1).values
 
