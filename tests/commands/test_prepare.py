@@ -382,7 +382,7 @@ def test_prose_is_split_into_sentences_when_asked(corpus: Path, tmp_path: Path) 
     assert sum(len(found) for found in ends if found is not None) == sum(text.count(".") for text in texts)
     assert manifest.heldout.documents >= 2
     batch = SentencePairs().build(shards.train, 48, 0, manifest.special).take(0, 200)
-    assert 0.4 < batch.follows.mean() < 0.8
+    assert 0.4 < batch.next_sentence_label.mean() < 0.8
     with pytest.raises(UserError, match="with other settings"):
         prepare([corpus], tmp_path / "data", tokenizer=SMALL)
 

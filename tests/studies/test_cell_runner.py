@@ -71,6 +71,13 @@ def test_a_refused_model_is_refused_also_on_a_busy_machine(write_run: WriteRun, 
         assert experiment._void(summary, busy, place).startswith(wanted)
 
 
+def test_a_budget_in_steps_is_not_void_on_a_busy_machine(write_run: WriteRun, tmp_path: Path) -> None:
+    """Other processes change how long its steps take, not what they give."""
+    place = StudyFolder(out=tmp_path, budget="1000steps", threads=1)
+    summary = read_json(RunFolder(write_run()).summary, Summary)
+    assert experiment._void(summary, [replace(QUIET, most=99.0, others=9.0)], place) == ""
+
+
 def test_the_time_of_all_processes_is_counted_on_our_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3}, raising=False)
     stat = tmp_path / "stat"

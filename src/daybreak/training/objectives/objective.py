@@ -48,7 +48,7 @@ class Objective(Component):
 
     @property
     def whole_words(self) -> bool:
-        """Whether whole words are masked, so that ``Batch.continues`` is required."""
+        """Whether whole words are masked, so that ``Batch.is_continuation`` is required."""
         return False
 
     @property
