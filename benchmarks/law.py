@@ -42,11 +42,11 @@ from daybreak.forecasting.law import (
     CENTRE,
     RunSpec,
     course_means,
+    effective_tokens,
     inner_parameters,
     log_fraction,
     shipped_law,
     why_not,
-    worth,
 )
 from daybreak.forecasting.live import ForecastMonitor
 from daybreak.models.importing import load_pretrained
@@ -313,7 +313,9 @@ def fit(runs: Sequence[LawRun], courses: Sequence[HeldoutCourse], weight: float 
 
 def facts_of(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> np.ndarray:
     """Return N, D and the difficulty of each run [3, R]."""
-    facts = [(run.inner, worth(run.tokens, run.unique), run.compression + weight * run.bigram) for run in runs]
+    facts = [
+        (run.inner, effective_tokens(run.tokens, run.unique), run.compression + weight * run.bigram) for run in runs
+    ]
     return np.array(facts, dtype=float).T
 
 

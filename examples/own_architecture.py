@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.core.encoder import Encoder, EncoderConfig, exported, special_entries
+from daybreak.core.encoder import Encoder, EncoderConfig, special_entries, to_export_tensors
 from daybreak.core.errors import UserError
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.layers import attend_heads, take, visibility_mask
@@ -95,7 +95,7 @@ class AlbertEncoder(EncoderConfig):
         # Stock ALBERT adds the embedding of a segment to every word; the tied decoder it makes by itself.
         state["albert.embeddings.token_type_embeddings.weight"] = torch.zeros(1, self.hidden_size)
         state["predictions.bias"] = model.decoder.bias
-        return exported(state)
+        return to_export_tensors(state)
 
 
 class Layer(nn.Module):

@@ -22,7 +22,7 @@ from daybreak.core.rng import draws
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
-from daybreak.training.objectives.objective import Objective, decoded, is_special
+from daybreak.training.objectives.objective import Objective, decoder_loss, is_special
 from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
@@ -62,9 +62,9 @@ class MaskedSpans(Objective):
         )
         answers = batch.input_ids.gather(1, positions)
         if batch.attention_mask is None:
-            return decoded(model, features, answers)
+            return decoder_loss(model, features, answers)
         seen = batch.attention_mask.gather(1, positions)  # padding is not a target
-        return decoded(model, features[seen], answers[seen])
+        return decoder_loss(model, features[seen], answers[seen])
 
     def positions(self, batch: Batch, *, seed: int, position: int) -> Tensor:
         """Return the masked positions, int64 [B, K], ascending; special tokens only if no other token is left.

@@ -13,7 +13,7 @@ from small_texts import PART
 
 from daybreak.commands import prepare as module
 from daybreak.data.pipeline import cluster
-from daybreak.data.pipeline.corpus import Bundle, bundled
+from daybreak.data.pipeline.corpus import Bundle, bundle_files
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import find_files
@@ -24,14 +24,14 @@ SMALL = WordPiece(vocabulary=600)
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small parts, few tasks, no long waits."""
-    monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
+    monkeypatch.setattr(module, "bundle_files", lambda files, rule, **how: bundle_files(files, rule, PART, **how))
     for name, value in {"TASKS_PER_WORKER": 1, "LOOK_SECONDS": 0.05, "ASK_SECONDS": 0.2, "SETTLE_SECONDS": 0.5}.items():
         monkeypatch.setattr(cluster, name, value)
 
 
 def parts_of(text: Path) -> tuple[Bundle, ...]:
     files = find_files([text])
-    return bundled(files, choose_rule(files, "auto"), PART)
+    return bundle_files(files, choose_rule(files, "auto"), PART)
 
 
 SCRIPT = """

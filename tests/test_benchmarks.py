@@ -70,7 +70,7 @@ def test_flops_of_our_step(objective: CausalThenMasked, progress: float, monkeyp
         assert features.shape[:2] == targets.shape
         return LossSum(model.decoder(features).sum(), targets.numel())
 
-    monkeypatch.setattr("daybreak.training.objectives.objective.decoded", plain)
+    monkeypatch.setattr("daybreak.training.objectives.objective.decoder_loss", plain)
     flops, recipe = script("flops"), replace(load_recipe("tiny"), model=SHAPE, objective=objective)
     model, ids = SHAPE.build(VOCABULARY), torch.randint(5, VOCABULARY, (1, LENGTH))
     forward, backward = counted(

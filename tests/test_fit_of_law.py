@@ -26,7 +26,7 @@ from fake_runs import WriteRun, write_run
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.forecasting.law import CENTRE, RunSpec, correct, expected_drop, predict_loss, usual
+from daybreak.forecasting.law import CENTRE, RunSpec, correct_forecast, expected_drop, predict_loss, typical_loss
 from daybreak.schemas.forecast import Forecast, ForecastLog, Law
 from daybreak.schemas.run import Summary
 
@@ -105,10 +105,10 @@ def test_the_course_corrects_what_the_law_could_not_know() -> None:
     assert mark.at == 0.2
     for luck in (-0.08, 0.0, 0.08):
         before = predict_loss(law, of(inner, tokens))
-        after = correct(law, of(inner, tokens), validation(0.6, tokens, true_loss(inner, tokens, luck)), 1000)
+        after = correct_forecast(law, of(inner, tokens), validation(0.6, tokens, true_loss(inner, tokens, luck)), 1000)
         assert after.loss == pytest.approx(true_loss(inner, tokens, luck), rel=0.01)
         assert after.high - after.low < before.high - before.low and after.made_at == 0.6
-        band = usual(law, of(inner, tokens), mark)
+        band = typical_loss(law, of(inner, tokens), mark)
         seen = usual_loss(mark.at, true_loss(inner, tokens)) * math.exp(luck)
         assert (band.low < seen < band.high) == (luck == 0.0)
 
@@ -136,7 +136,7 @@ def test_nine_of_ten_losses_fall_into_the_interval_during_a_run() -> None:
             at, loss = float(chance.uniform(0.25, 0.9)), true_loss(inner, tokens, 0.02 * chance.standard_normal())
             on_half = DROP_SPREAD * chance.standard_normal() + 0.6 * math.sqrt(1 / 500 - 1 / 1000) * chance.normal()
             seen = replace(validation(at, tokens, loss * math.exp(on_half)), positions=500)
-            found = correct(law, of(inner, tokens), seen, 1000)
+            found = correct_forecast(law, of(inner, tokens), seen, 1000)
             inside, tries = inside + (found.low <= loss <= found.high), tries + 1
     assert 0.84 < inside / tries < 0.97
 

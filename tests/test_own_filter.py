@@ -16,7 +16,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.data.filters.custom_filters import custom_filters
 from daybreak.data.filters.filter import Context
-from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.corpus import bundle_files
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.reporting.corpus import corpus_page
@@ -43,7 +43,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, 20_000, **how))
+    monkeypatch.setattr(module, "bundle_files", lambda files, rule, **how: bundle_files(files, rule, 20_000, **how))
 
 
 def verdicts(text: str) -> list[str | None]:

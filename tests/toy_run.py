@@ -25,7 +25,7 @@ from daybreak.training.guard import LossScale
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.journal import Journal
-from daybreak.training.objectives.objective import Objective, decoded
+from daybreak.training.objectives.objective import Objective, decoder_loss
 from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.schedule import Ramp, Trapezoid
@@ -62,7 +62,7 @@ class Neighbours(Objective):
         features = model.features(batch.input_ids)
         counts = [1 + (position + row) % 5 for row in range(len(batch))]
         found = [
-            decoded(model, features[row, 1 : 1 + count], batch.input_ids[row, 2 : 2 + count])
+            decoder_loss(model, features[row, 1 : 1 + count], batch.input_ids[row, 2 : 2 + count])
             for row, count in enumerate(counts)
         ]
         return LossSum(sum=torch.stack([each.sum for each in found]).sum(), count=sum(counts))

@@ -21,9 +21,9 @@ def records(tmp_path: Path) -> Path:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """``prepare`` reads in parts of PART bytes."""
     from daybreak.commands import prepare
-    from daybreak.data.pipeline.corpus import bundled
+    from daybreak.data.pipeline.corpus import bundle_files
 
-    monkeypatch.setattr(prepare, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
+    monkeypatch.setattr(prepare, "bundle_files", lambda files, rule, **how: bundle_files(files, rule, PART, **how))
 
 
 @pytest.fixture

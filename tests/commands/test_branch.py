@@ -21,7 +21,7 @@ from daybreak.commands import pretrain
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
-from daybreak.pretraining.starting_points import continued, extended
+from daybreak.pretraining.starting_points import continue_model, extend_run
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import StepRecord, Summary
 from daybreak.training import checkpoint, loop
@@ -207,7 +207,7 @@ def test_a_branch_shorter_than_what_it_replaces_is_remarked(
     finished: Path, capsys: pytest.CaptureFixture[str], asked: str, remarked: bool
 ) -> None:
     """Of the parent's 40 steps 60 % came after the branch; time and steps cannot be compared."""
-    extended(finished, asked)
+    extend_run(finished, asked)
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert (f"for 60% of its 40steps: with {asked} this run sees no more text" in said) is remarked
 
@@ -224,10 +224,10 @@ def test_flags_about_a_model_that_is_not_named_are_refused(
 
 
 def test_a_run_is_continued_by_its_model_and_under_its_own_name(finished: Path) -> None:
-    recipe = continued(load_recipe("daybreak-tiny"), finished)
+    recipe = continue_model(load_recipe("daybreak-tiny"), finished)
     assert Path(recipe.origin.init) == finished / "model" and recipe.origin.parent == finished.name
-    assert continued(load_recipe("daybreak-tiny"), finished / "model") == recipe
-    named = continued(load_recipe("daybreak-tiny"), finished / "model", parent_name="someone/encoder")
+    assert continue_model(load_recipe("daybreak-tiny"), finished / "model") == recipe
+    named = continue_model(load_recipe("daybreak-tiny"), finished / "model", parent_name="someone/encoder")
     assert named.origin.parent == "someone/encoder"
 
 
@@ -241,6 +241,6 @@ def test_a_published_model_is_trained_at_a_tenth_of_every_learning_rate(
     for told in published.glob("train_budget_*.json"):
         told.unlink()
     for folder, expected in ((published, (0.001, scaled)), (finished, (0.01, given))):
-        optimizer = continued(recipe, folder).optimizer
+        optimizer = continue_model(recipe, folder).optimizer
         assert isinstance(optimizer, Muon)
         assert (optimizer.lr, optimizer.adam_lr) == pytest.approx(expected)

@@ -30,7 +30,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.locks import locked
 from daybreak.data.pipeline import corpus_facts
-from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.corpus import bundle_files
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.resuming import earlier
 from daybreak.data.readers import hub
@@ -714,10 +714,10 @@ def test_small_files_are_read_together_and_inputs_apart(tmp_path: Path) -> None:
         for number, size in enumerate(sizes):
             (tmp_path / folder / f"{number:03d}.txt").write_text("word " * (size // 5))
     files = find_files([tmp_path / "a", tmp_path / "b"])
-    parts = bundled(files, choose_rule(files, "file"), 10_000)
+    parts = bundle_files(files, choose_rule(files, "file"), 10_000)
     assert [bundle[-1].file.path.stem for bundle in parts] == ["002", "005", "006", "039", "040"]
     assert [part.file for bundle in parts for part in bundle] == files
-    lines = bundled(files, choose_rule(files, "line"), 10_000)
+    lines = bundle_files(files, choose_rule(files, "line"), 10_000)
     assert len(lines) == 6 and [part.start for part in lines[-1]] == [10_000]  # the big one is cut
 
 

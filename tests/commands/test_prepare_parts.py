@@ -26,7 +26,7 @@ from daybreak.commands.prepare import prepare
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json
 from daybreak.data.pipeline import encoding, first_pass
-from daybreak.data.pipeline.corpus import Corpus, bundled
+from daybreak.data.pipeline.corpus import Corpus, bundle_files
 from daybreak.data.readers import inputs
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.file_range import Skips
@@ -45,7 +45,9 @@ def test_neither_workers_nor_parts_change_what_is_made(
     prepare([records], tmp_path / "whole", tokenizer=SMALL)
     whole = contents(tmp_path / "whole")
     for size, workers in ((700, 1), (PART, 1), (PART, 2), (PART, 4)):
-        monkeypatch.setattr(module, "bundled", lambda files, rule, size=size, **how: bundled(files, rule, size, **how))
+        monkeypatch.setattr(
+            module, "bundle_files", lambda files, rule, size=size, **how: bundle_files(files, rule, size, **how)
+        )
         out = tmp_path / f"{size}-{workers}"
         prepare([records], out, tokenizer=SMALL, workers=workers)
         assert contents(out) == whole
@@ -360,7 +362,7 @@ def test_a_line_without_an_end_becomes_documents_of_bounded_size(
     def peak(lines: int) -> int:
         (tmp_path / "long.txt").write_bytes(b"word " * (lines << 14))
         files = find_files([tmp_path / "long.txt"])
-        corpus = Corpus(bundled(files, choose_rule(files, "line")), choose_rule(files, "line"), "text", False, 0)
+        corpus = Corpus(bundle_files(files, choose_rule(files, "line")), choose_rule(files, "line"), "text", False, 0)
         tracemalloc.start()
         documents = corpus.documents(0, Skips(), ByteCounter())
         assert sum(len(document.text) + 1 for document in documents) == 5 * lines << 14
@@ -413,8 +415,8 @@ def test_files_named_one_by_one_are_read_together_and_counted_apart(tmp_path: Pa
         )
     files = sorted(folder.iterdir())
     found = find_files(files)
-    assert len(bundled(found, choose_rule(found, "line"), together=True)) == 1
-    assert len(bundled(found, choose_rule(found, "line"))) == 60
+    assert len(bundle_files(found, choose_rule(found, "line"), together=True)) == 1
+    assert len(bundle_files(found, choose_rule(found, "line"))) == 60
     one = prepare([folder], tmp_path / "one", tokenizer=SMALL, document="line")
     many = prepare(files, tmp_path / "many", tokenizer=SMALL, document="line")
     assert [source.documents for source in many.sources] == [number % 4 for number in range(60)]
@@ -438,7 +440,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_a_sentence(
     try:
         files = find_files([path])
         rule = choose_rule(files, "auto")
-        corpus = Corpus(bundled(files, rule, 64), rule, "text", False, 0)
+        corpus = Corpus(bundle_files(files, rule, 64), rule, "text", False, 0)
         skips = Skips()
         for number in range(len(corpus.parts)):
             for document in corpus.documents(number, skips, ByteCounter()):

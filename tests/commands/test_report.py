@@ -26,7 +26,13 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.locks import alone_in
 from daybreak.core.run_folder import RunFolder
-from daybreak.evaluation.protocols.anchors import ANCHORS, CAPACITIES, COMPUTED, computed, standing
+from daybreak.evaluation.protocols.anchors import (
+    ANCHORS,
+    CAPACITIES,
+    COMPUTED,
+    average_for_compute,
+    published_by_compute,
+)
 from daybreak.evaluation.protocols.conventions import CONVENTIONS, SIZES
 from daybreak.recipe import load_recipe, recipe_names, resolved
 from daybreak.reporting import training
@@ -675,8 +681,8 @@ def test_the_commands_of_a_page_name_the_run_and_not_a_recipe(write_run, monkeyp
 
 def test_every_capacity_is_of_an_anchor_that_tells_how():
     assert set(CAPACITIES) == {anchor.model for anchor in ANCHORS if anchor.exaflop}
-    assert all(anchor.convention == COMPUTED for anchor in computed())
-    amounts = [anchor.exaflop for anchor in computed()]
+    assert all(anchor.convention == COMPUTED for anchor in published_by_compute())
+    amounts = [anchor.exaflop for anchor in published_by_compute()]
     assert amounts == sorted(amounts) and len(amounts) == len(CAPACITIES)
 
 
@@ -690,19 +696,24 @@ def test_a_capacity_is_its_rate_times_its_time(teraflops, hours, devices, exaflo
 
 
 def test_a_model_stands_among_them_with_all_of_the_convention_alone():
-    assert standing([]) == (None, "")
-    assert standing([dataclasses.replace(each, task="topics") for each in glue()]) == (None, "")
-    value, why = standing(glue())
+    assert average_for_compute([]) == (None, "")
+    assert average_for_compute([dataclasses.replace(each, task="topics") for each in glue()]) == (None, "")
+    value, why = average_for_compute(glue())
     assert value == pytest.approx(0.8) and why == ""
-    assert standing([dataclasses.replace(each, model="untrained") for each in glue()]) == (None, "")
-    assert standing(glue(leave_out=("mnli", "qqp"))) == (
+    assert average_for_compute([dataclasses.replace(each, model="untrained") for each in glue()]) == (None, "")
+    assert average_for_compute(glue(leave_out=("mnli", "qqp"))) == (
         None,
         "6 of the 9 numbers under cramming; not qqp f1, mnli accuracy, mnli mismatched_accuracy",
     )
     other = [dataclasses.replace(each, weights="other") for each in glue() if each.task in ("mnli", "qqp")]
-    assert standing([*glue(leave_out=("mnli", "qqp")), *other])[1].startswith("3 of the 9 numbers under cramming; not ")
-    assert standing(glue(protocol="quick")) == (None, "8 of the 8 tasks, under quick and none under cramming")
-    assert standing(glue(seeds=1)) == (
+    assert average_for_compute([*glue(leave_out=("mnli", "qqp")), *other])[1].startswith(
+        "3 of the 9 numbers under cramming; not "
+    )
+    assert average_for_compute(glue(protocol="quick")) == (
+        None,
+        "8 of the 8 tasks, under quick and none under cramming",
+    )
+    assert average_for_compute(glue(seeds=1)) == (
         None, "all 9 numbers, but from fewer seeds or rows than the published ones"
     )  # fmt: skip
 
@@ -715,15 +726,15 @@ def test_a_run_is_drawn_where_glue_and_compute_are_known(write_run, tmp_path):
     section = page[page.index("<h2>Compute against GLUE</h2>") :].split("</section>")[0]
     figure = json.loads(re.search(r'<script type="application/json">(.*?)</script>', section)[1])
     published, here = figure["data"]
-    assert published["x"] == [anchor.exaflop for anchor in computed()]
-    assert published["y"] == pytest.approx([100 * anchor.value for anchor in computed()])
+    assert published["x"] == [anchor.exaflop for anchor in published_by_compute()]
+    assert published["y"] == pytest.approx([100 * anchor.value for anchor in published_by_compute()])
     assert here["name"] == "whole" and here["y"] == [80]
     assert here["x"] == pytest.approx([capacity(read_run(whole)) / 1e18], rel=1e-3)
     low, high = figure["layout"]["xaxis"]["range"]
     assert all(low < math.log10(x) < high for trace in figure["data"] for x in trace["x"])
     text = body(page)
     assert "part 7 of the 9 numbers under cramming; not mnli accuracy, mnli mismatched_accuracy" in text
-    for anchor in computed():
+    for anchor in published_by_compute():
         assert anchor.source in text and anchor.how in text
     plotly.graph_objects.Figure(json.loads(re.sub(r"var\(--[a-z]+\)", "#000000", json.dumps(figure))))
 

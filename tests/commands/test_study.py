@@ -35,7 +35,7 @@ from daybreak.studies import cell_tasks
 from daybreak.studies import experiment as experiment
 from daybreak.studies.cell_runner import Cell, StudyFolder
 from daybreak.studies.cell_tasks import CellTasks, choose_tasks, with_scores
-from daybreak.studies.experiment import Variant, heldout_sets, settled, without_folders
+from daybreak.studies.experiment import Variant, heldout_sets, study_settings, without_folders
 from daybreak.studies.paired_losses import compare_scores
 from daybreak.training.phases import SecondPhase
 
@@ -95,7 +95,7 @@ def test_shorter_sequences_first_are_evaluated_on_the_sequences_that_follow(data
 def test_runs_from_different_starts_are_not_compared() -> None:
     begun = replace(SMALL, origin=Origin(init="a model"))
     with pytest.raises(UserError, match=r"different models, so they are not comparable\. Give all the same --init"):
-        settled([Variant(name="a", recipe=SMALL), Variant(name="b", recipe=begun)], "3m", 1, 1)
+        study_settings([Variant(name="a", recipe=SMALL), Variant(name="b", recipe=begun)], "3m", 1, 1)
 
 
 def test_two_paths_of_one_folder_are_one_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_two_paths_of_one_folder_are_one_start(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     begun = [replace(SMALL, origin=Origin(init=path)) for path in ("model", str(tmp_path / "model"))]
-    settled([Variant(name=f"v{number}", recipe=recipe) for number, recipe in enumerate(begun)], "3m", 1, 1)
+    study_settings([Variant(name=f"v{number}", recipe=recipe) for number, recipe in enumerate(begun)], "3m", 1, 1)
 
 
 def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +182,7 @@ def test_a_study_keeps_no_path_of_its_variants(tmp_path: Path) -> None:
     write_json(run / "recipe.json", resolved(SMALL))
     variants = [read_variant(f"{run} --batch {batch}", tmp_path) for batch in (4, 8)]
     assert [one.name for one in variants] == ["run --batch 4", "run --batch 8"] and variants[0].words[0] == str(run)
-    assert [one.words for one in settled(variants, "3m", 1, 1).variants] == ["run --batch 4", "run --batch 8"]
+    assert [one.words for one in study_settings(variants, "3m", 1, 1).variants] == ["run --batch 4", "run --batch 8"]
     assert (
         without_folders(["mini", "--init=/secret/model", "--optimizer.lr=4e-3"])
         == "mini --init=model --optimizer.lr=4e-3"
@@ -195,10 +195,10 @@ def test_a_variant_is_another_when_the_code_of_its_class_changes(tmp_path: Path)
     mine.write_text(example.read_text().replace("MaskedSpans", "SpansOfAStudy"))
     own = read_variant(f"own={mine}", tmp_path)
     variants = [Variant(name="plain", recipe=SMALL), own, replace(own, name="named", words=(), code=str(mine))]
-    before = settled(variants, "3m", 1, 1)
-    assert settled(variants, "3m", 1, 1) == before
+    before = study_settings(variants, "3m", 1, 1)
+    assert study_settings(variants, "3m", 1, 1) == before
     mine.write_text(mine.read_text().replace("stable=True", "stable=False"))
-    after = settled(variants, "3m", 1, 1)
+    after = study_settings(variants, "3m", 1, 1)
     assert before.differs(after) == "other variants"
     assert [one == two for one, two in zip(before.variants, after.variants)] == [True, False, False]
 
@@ -330,7 +330,7 @@ def test_a_score_that_was_replaced_is_measured_again(tmp_path: Path, monkeypatch
     monkeypatch.setattr(cell_tasks, "run_child", run)
     record = StudyTasks(tasks=["rte"], protocol="quick", seeds=3)
     tasks = CellTasks(record=record, typed=("rte",), task_dir="", identity="x")
-    with turns.held(tmp_path) as lock:
+    with turns.lock_study(tmp_path) as lock:
         for _ in range(2):
             cell_tasks.evaluate_cell(unit, place, lock, tasks)
         assert len(ran) == 1
@@ -381,7 +381,7 @@ def test_the_results_of_a_stopped_evaluation_are_not_those_of_earlier_tasks(
         )
         for seeds in (3, 2)
     )
-    with turns.held(tmp_path) as lock:
+    with turns.lock_study(tmp_path) as lock:
         for _ in range(2):
             cell_tasks.evaluate_cell(unit, place, lock, three)
         assert ran == ["3"]
@@ -555,7 +555,7 @@ def test_a_killed_study_goes_on_within_its_cell_and_is_given_tasks_later(
     assert chosen
     for one in found.cells:
         unit = Cell(variant=one.variant, seed=0, words=(), data=data)
-        with turns.held(out) as lock, pytest.MonkeyPatch.context() as patch:
+        with turns.lock_study(out) as lock, pytest.MonkeyPatch.context() as patch:
             patch.setattr(cell_tasks, "run_child", lambda *_, **__: pytest.fail("a cell was fine-tuned again"))
             cell_tasks.evaluate_cell(unit, place, lock, chosen)
         assert with_scores(one, unit, place, chosen) == one

@@ -23,7 +23,7 @@ from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.filters.deduplication import DROPPED
 from daybreak.data.pipeline import preprocessed as treated
-from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.corpus import bundle_files
 from daybreak.data.pipeline.preprocessed import (
     PREPROCESSINGS,
     SourceReader,
@@ -151,7 +151,7 @@ def test_a_preparation_that_broke_goes_on_and_preprocessings_stand_alone_too(
 def test_a_text_in_many_parts_gives_the_same(
     texts: dict[str, list[str]], prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(treated, "bundled", lambda files, rule, **more: bundled(files, rule, 9_000, **more))
+    monkeypatch.setattr(treated, "bundle_files", lambda files, rule, **more: bundle_files(files, rule, 9_000, **more))
     text = treated.find_text("mixed", texts["mixed"], document="auto", text_field="text")
     assert len(text.corpus.parts) > 5
     made(texts, tmp_path, *PREPROCESSINGS)

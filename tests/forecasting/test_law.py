@@ -11,7 +11,15 @@ from fake_laws import PLENTY, TRUTH, true_law
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.forecasting.law import CENTRE, REPEATS, RunSpec, course_means, log_fraction, predict_loss, worth
+from daybreak.forecasting.law import (
+    CENTRE,
+    REPEATS,
+    RunSpec,
+    course_means,
+    effective_tokens,
+    log_fraction,
+    predict_loss,
+)
 
 
 def of(inner: int, tokens: float, unique: float = PLENTY) -> RunSpec:
@@ -38,10 +46,10 @@ def test_means_before_marks() -> None:
 
 @given(st.floats(1e3, 1e12), st.floats(1e3, 1e12))
 def test_repeated_text_is_worth_less_but_never_nothing(tokens: float, unique: float) -> None:
-    value = worth(tokens, unique)
+    value = effective_tokens(tokens, unique)
     assert 0 < value <= tokens * (1 + 1e-12) and value <= unique * (1 + REPEATS) * (1 + 1e-12)
     if tokens > unique * 1.01:
-        assert unique < value < tokens and worth(tokens * 1.01, unique) >= value
+        assert unique < value < tokens and effective_tokens(tokens * 1.01, unique) >= value
 
 
 def test_the_form_is_that_of_hoffmann_and_begins_at_word_frequencies() -> None:

@@ -18,7 +18,7 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.training.hardware.compiling import compile_blocks
 from daybreak.training.objectives.finish import embed
 from daybreak.training.objectives.loss import GPU_CHUNK
-from daybreak.training.objectives.objective import decoded
+from daybreak.training.objectives.objective import decoder_loss
 
 MOMENTS = ((True, 19), (False, 19), (False, 16), (False, 13), (False, 10))
 """Causal or not, and how many positions are asked, as the flagship goes along."""
@@ -60,7 +60,7 @@ def main() -> None:
                 features = torch.zeros(targets, 64, device="cuda", requires_grad=True)
                 answers = torch.zeros(targets, dtype=torch.int64, device="cuda")
                 with torch.autocast("cuda", torch.bfloat16):
-                    decoded(model, features, answers).sum.backward()
+                    decoder_loss(model, features, answers).sum.backward()
                 counts.append(counter.frame_count)
             found[name] = counts
     json.dump(found, sys.stdout)

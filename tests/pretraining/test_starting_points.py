@@ -35,7 +35,7 @@ from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.models.bert import BertEncoder
 from daybreak.models.modern import ModernEncoder
 from daybreak.pretraining.setup import heldout_validation, starting_weights
-from daybreak.pretraining.starting_points import continued
+from daybreak.pretraining.starting_points import continue_model
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Decisions, Manifest, SpecialIds, Summary
 from daybreak.training.clock import read_trace
@@ -199,7 +199,7 @@ def test_a_model_with_more_ids_than_its_tokenizer_goes_on(
     stock = BertForMaskedLM(BertConfig(**ours.to_hugging_face(vocabulary + 20, 40, special))).eval()
     stock.save_pretrained(tmp_path)
     write_tokenizer_of(parents["bert"], tmp_path)
-    recipe = continued(load_recipe("daybreak-tiny"), tmp_path)
+    recipe = continue_model(load_recipe("daybreak-tiny"), tmp_path)
     model = starting_weights(recipe, theirs, shards).eval()
     assert model.vocabulary == vocabulary
     ids = torch.randint(vocabulary, (3, 20))
@@ -213,7 +213,7 @@ def test_the_rate_is_that_of_the_recipe_for_a_model_that_daybreak_trained_from_s
     tiny = load_recipe("daybreak-tiny")
 
     def factor(folder: Path) -> float:
-        return continued(tiny, folder).optimizer.lr / tiny.optimizer.lr
+        return continue_model(tiny, folder).optimizer.lr / tiny.optimizer.lr
 
     export = Path(shutil.copytree(finished / "model", tmp_path / "export"))
     assert factor(finished) == factor(finished / "model") == factor(export) == 1
@@ -228,7 +228,7 @@ def test_a_bert_that_daybreak_trained_keeps_the_dropout_of_the_recipe(parents: d
     """Its config.json names the dropout of fine-tuning; that of a published model is its own."""
 
     def dropouts(recipe: str) -> tuple[float, float]:
-        shape = continued(load_recipe(recipe), parent).model
+        shape = continue_model(load_recipe(recipe), parent).model
         assert isinstance(shape, BertEncoder)
         return shape.dropout, shape.attention_dropout
 

@@ -115,14 +115,16 @@ def test_void_cells_are_repeated_once_and_after_all_others(place: StudyFolder, m
         Cell(variant=name, seed=seed, words=("tiny",), data=Path("d")) for seed, name in experiment.interleaved("ab", 2)
     ]
     seen: list[int] = []
-    with turns.held(place.out) as lock:
-        plain = experiment.play(cells, place, lock, repeat_void=False, done=lambda done: seen.append(len(done)))
+    with turns.lock_study(place.out) as lock:
+        plain = experiment.run_cells(cells, place, lock, repeat_void=False, done=lambda done: seen.append(len(done)))
         assert ran == ["a-seed-0", "b-seed-0", "b-seed-1", "a-seed-1"] and seen == [0, 1, 2, 3, 4]
         assert [one.void for one in plain] == ["busy", "", "busy", ""]
-        again = experiment.play(cells, place, lock, repeat_void=True, done=lambda _: None)
+        again = experiment.run_cells(cells, place, lock, repeat_void=True, done=lambda _: None)
         assert ran[4:] == ["a-seed-0-again", "b-seed-1-again"]
         assert [(one.attempt, one.void) for one in again] == [(1, ""), (0, ""), (1, "busy"), (0, "")]
-        assert experiment.play(cells, place, lock, repeat_void=False, done=lambda _: None) == again and len(ran) == 6
+        assert (
+            experiment.run_cells(cells, place, lock, repeat_void=False, done=lambda _: None) == again and len(ran) == 6
+        )
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ def dummy(place: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
     def run(code: str) -> None:
         monkeypatch.setattr(turns, "command", lambda *_: [sys.executable, "-c", code])
-        with turns.held(place.out) as lock:
+        with turns.lock_study(place.out) as lock:
             turns.train_cell(Cell(variant="a", seed=0, words=(), data=Path("d")), place, lock)
 
     return run
@@ -217,5 +219,5 @@ def test_a_signal_reaches_the_cell_which_may_save_itself(dummy: Callable[[str], 
 
 def test_two_studies_do_not_share_a_folder(place: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.0)
-    with turns.held(place.out), pytest.raises(UserError, match="is using"), turns.held(place.out):
+    with turns.lock_study(place.out), pytest.raises(UserError, match="is using"), turns.lock_study(place.out):
         pass

@@ -285,7 +285,7 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
     load_recipe_file(value_of("--recipe", arguments))
     branch, init = value_of("--from", arguments), value_of("--init", arguments)
     if branch:
-        from daybreak.pretraining.starting_points import extended
+        from daybreak.pretraining.starting_points import extend_run
 
         budget = value_of("--extend", arguments)
         if not budget or name or init or {"--size", "--faithful"} & given:
@@ -295,15 +295,15 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
             )
         if "--budget" in given:
             raise UserError("--extend and --budget both set the length of the run.", "Give --extend alone.")
-        return extended(Path(branch), budget)
+        return extend_run(Path(branch), budget)
     recipe = load_recipe(name or DEFAULT_RECIPE, size=value_of("--size", arguments), faithful="--faithful" in arguments)
     _refuse_class(recipe, given)
     if not init:
         return recipe
     from daybreak.exporting.hub import local_folder
-    from daybreak.pretraining.starting_points import continued
+    from daybreak.pretraining.starting_points import continue_model
 
-    return continued(
+    return continue_model(
         recipe,
         local_folder(init),
         parent_name="" if Path(init).exists() else init,

@@ -34,12 +34,12 @@ from daybreak.data.filters.filter import Context, DocumentFilter, Filter
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.pipeline import encoding, first_pass, resuming
 from daybreak.data.pipeline.cluster import LOCAL, Cluster, Slurm, chosen_workers, end_earlier, over_parts_on
-from daybreak.data.pipeline.corpus import Corpus, bundled
-from daybreak.data.pipeline.corpus_facts import count, finished, quality_on
+from daybreak.data.pipeline.corpus import Corpus, bundle_files
+from daybreak.data.pipeline.corpus_facts import begin_report, complete_report, quality_on
 from daybreak.data.pipeline.first_pass import KEPT_BYTES, FirstPass, decide
 from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs_of
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
-from daybreak.data.pipeline.workers import over_parts, released
+from daybreak.data.pipeline.workers import map_parts, workers_ended
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import ByteCounter, InputFile, addresses, find_files, spool_stdin
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
@@ -222,7 +222,7 @@ def prepare(
             resuming.remove_finished(work_folder_of(final))
             say(f"Data: {out} is ready ({_figures(manifest)}).")
             return manifest
-        parts = bundled(files, rule, together=not preprocessing.mixes)
+        parts = bundle_files(files, rule, together=not preprocessing.mixes)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters)
         job = Job(
             corpus, preprocessing, steps, files, given, tokenizer, identity, by_content, compare,
@@ -268,7 +268,7 @@ def _make_at(final: Path, job: Job, started: float) -> Manifest:
     if isinstance(job.workers, Cluster):
         job.workers.check()
     try:
-        with resuming.work_folder(beside, job.identity) as work, released():
+        with resuming.work_folder(beside, job.identity) as work, workers_ended():
             manifest = _make(job, work, started)
             replace_folder(work / "data", final)
             return manifest
@@ -292,7 +292,7 @@ def _figures(manifest: Manifest) -> str:
 def _make(job: Job, work: Path, started: float) -> Manifest:
     """Run all stages; each one reuses the results that an interrupted call left."""
     corpus, found = job.corpus, _first_pass(job, work)
-    report = count(job.preprocessing, found, job.steps)
+    report = begin_report(job.preprocessing, found, job.steps)
     _report(job, found, report.steps[0].characters_in)
     folder, made, shared = _tokenizer(job, found, work)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
@@ -319,7 +319,7 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     if not manifest.train.tokens:
         raise UserError("No training text is left.", "Raise --epochs or --weights of an input that contains text.")
     seconds = round(time.monotonic() - started, 3)
-    report = finished(
+    report = complete_report(
         report, found, density, epochs, quality,
         advice_for=job.tokenizer if job.preprocessing.advise else None,
         tokens=manifest.train.tokens + manifest.heldout.tokens, seconds=seconds,
@@ -396,7 +396,7 @@ def _over_parts(job: Job, label: str, task: Callable[[ByteCounter, int], int], r
     if isinstance(workers, Cluster):
         found = over_parts_on(workers, todo, numbers, results)
     else:
-        found = over_parts(todo, numbers, workers, results.parent)
+        found = map_parts(todo, numbers, workers, results.parent)
     with working_through(label, sum(sizes), lambda: max(done[0], meter.bytes)):  # other processes have own meters
         for number in found:
             done[0] += sizes[number]

@@ -18,7 +18,12 @@ from daybreak.core.files import make_folder, read_json, refuse_folder, write_tex
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.task_pairs import pair_results, several_models
 from daybreak.core.terminal import open_in_browser, say
-from daybreak.evaluation.protocols.anchors import anchors_for, computed, standing, table_anchors
+from daybreak.evaluation.protocols.anchors import (
+    average_for_compute,
+    comparable_published,
+    published_by_compute,
+    table_anchors,
+)
 from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.scoring.resampling import compare
 from daybreak.reporting.corpus import corpus_page, is_data_folder
@@ -98,7 +103,7 @@ def report(
     else:
         read = with_unique_labels([_with_averages(read_folder(path)) for path in folders])
         comparisons, unpaired = ([], []) if study else _compared(read)
-        published = computed()
+        published = published_by_compute()
         page = render_page(read, comparisons, unpaired, form=form, published=published, text=text, study=study)
         sentences = [*map(line, comparisons), *unpaired]
     make_folder(out.parent)
@@ -126,8 +131,8 @@ def glue_scores(runs: Sequence[Path], out: Path | None = None) -> str:
 
 
 def _with_averages(run: RunRecords) -> RunRecords:
-    found = [(average, anchors_for(average)) for average in averages(run.results)]
-    glue, lacks = standing(run.results)
+    found = [(average, comparable_published(average)) for average in averages(run.results)]
+    glue, lacks = average_for_compute(run.results)
     return replace(run, averages=found, glue=glue, glue_lacks=lacks)
 
 

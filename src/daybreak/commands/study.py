@@ -23,7 +23,7 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import study_text
 from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
 from daybreak.schemas.tasks import DEFAULT_PROTOCOL
-from daybreak.studies.cell_runner import Cell, StudyFolder, held
+from daybreak.studies.cell_runner import Cell, StudyFolder, lock_study
 
 if TYPE_CHECKING:
     from daybreak.studies.cell_tasks import CellTasks
@@ -130,19 +130,19 @@ def study(
     from daybreak.studies.experiment import (
         Variant,
         cells_of,
+        check_names,
         heldout_sets,
-        named_apart,
         refuse_others,
         say_fewer_seeds,
-        settled,
+        study_settings,
     )
     from daybreak.studies.paired_losses import compare_all, compare_scores
 
     data, out = Path(data), Path(out)
     if not all(isinstance(one, Variant) for one in variants):
         raise UserError("A variant is not a Variant.", 'Pass Variant(name="mini", recipe=load_recipe("mini")).')
-    named_apart(variants)
-    settings = settled(variants, budget, seeds, threads)
+    check_names(variants)
+    settings = study_settings(variants, budget, seeds, threads)
     heldout_sets(variants, data)
     chosen = choose_tasks([str(task) for task in listed(tasks)], task_dir, protocol, task_seeds)
     shards, names = open_shards(data), [one.name for one in variants]
@@ -165,7 +165,7 @@ def study(
         compared, scored = compare_all(cells, names, unit), compare_scores(cells, names, unit)
         return replace(found, cells=cells, comparisons=compared, task_comparisons=scored)
 
-    with held(out) as lock:
+    with lock_study(out) as lock:
         if (out / STUDY_FILE).exists():
             earlier = read_json(out / STUDY_FILE, Study)
             refuse_others(out, earlier.settings, found.settings)
@@ -204,10 +204,10 @@ class StudyRunner:
 
     def play(self, cells: Sequence[Cell], *, repeat_void: bool, tasks: CellTasks | None = None) -> Any:
         """Run the cells that are not finished, after a forecast; return the finished study."""
-        from daybreak.studies.experiment import forecast, play
+        from daybreak.studies.experiment import forecast, run_cells
 
         forecast(cells, self.place, tasks)
-        played = play(cells, self.place, self.lock, repeat_void=repeat_void, done=self.write, tasks=tasks)
+        played = run_cells(cells, self.place, self.lock, repeat_void=repeat_void, done=self.write, tasks=tasks)
         return self.write(played, finished=True)
 
 

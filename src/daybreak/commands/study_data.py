@@ -31,7 +31,7 @@ from daybreak.data.pipeline.preprocessed import (
     make_texts,
 )
 from daybreak.data.pipeline.resuming import remove_finished, work_folder
-from daybreak.data.pipeline.workers import released
+from daybreak.data.pipeline.workers import workers_ended
 from daybreak.data.sequences.sampler import PackedRows, StreamRows
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.sequences.views import ViewRows
@@ -39,7 +39,7 @@ from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.reporting.studies import data_study_text, data_variant
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, StudyCell, StudySettings
-from daybreak.studies.cell_runner import StudyFolder, held, slug
+from daybreak.studies.cell_runner import StudyFolder, lock_study, slug
 
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
@@ -138,20 +138,20 @@ def study_data(
         UserError: a text, the recipe, a preprocessing, the budget or ``out`` cannot be used.
         Interrupted: a signal was received; the same call resumes.
     """
-    from daybreak.studies.experiment import agreed, cells_of, heldout_sets, settled
+    from daybreak.studies.experiment import cells_of, checked_recipe, heldout_sets, study_settings
     from daybreak.studies.paired_losses import compare_all
 
     out, named = Path(out), {name: [str(text) for text in listed(given)] for name, given in texts.items()}
     _check_preparation(preparation)
     _check_names(named)
     variants = _variants(named, recipe, preparation, code)
-    settings = settled(variants, budget, seeds, threads)
-    with held(out) as lock:
+    settings = study_settings(variants, budget, seeds, threads)
+    with lock_study(out) as lock:
         started = _prepared(named, recipe, out, preparation, settings, question, seeds)
         data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in started.texts}
         for one in variants:
             heldout_sets([one], data[one.name])
-        with_losses = _evaluator(started, {one.name: agreed(one, budget) for one in variants}, out)
+        with_losses = _evaluator(started, {one.name: checked_recipe(one, budget) for one in variants}, out)
 
         def with_cells(cells: Sequence[StudyCell]) -> DataStudy:
             """Return the study with these cells; every preprocessing is compared with the raw text of its source."""
@@ -259,7 +259,7 @@ def _prepared(
     made_for = data / "identity.json"
     if data.exists() and not made_for.exists() and any(not path.name.startswith(".") for path in data.iterdir()):
         raise UserError(f"'{data}' contains other files, but a study needs its own folder.", "Choose another --out.")
-    with work_folder(out / ".preparing", identity) as work, released():
+    with work_folder(out / ".preparing", identity) as work, workers_ended():
         new = make_folder(work / "data")
         sources, treated = make_texts(
             found,

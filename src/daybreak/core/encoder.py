@@ -32,7 +32,7 @@ class Encoder(nn.Module, ABC):
     """Gradient checkpointing (arXiv 1604.06174): store only the input of a block, and run it again in the backward
     pass."""
     compiled: Callable[..., Tensor] | None = None
-    """Calls a block by compiled code, during training only, with the arguments of ``called``. None calls it
+    """Calls a block by compiled code, during training only, with the arguments of ``call_block``. None calls it
     uncompiled."""
     compiled_loss: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
     """Computes the loss of a chunk of targets by compiled code, if blocks are ``compiled``; None does so uncompiled."""
@@ -116,7 +116,7 @@ class Encoder(nn.Module, ABC):
             [B, K, D], or [B, L, D] without ``positions``.
         """
         # Evaluation has other shapes and is rare: compiling for it would not pay off.
-        call = self.compiled if self.training and self.compiled else called
+        call = self.compiled if self.training and self.compiled else call_block
         if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(call, block, x, mask, causal, positions, *tables, use_reentrant=False)
         return call(block, x, mask, causal, positions, *tables)
@@ -134,7 +134,7 @@ class Encoder(nn.Module, ABC):
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def called(
+def call_block(
     block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor
 ) -> Tensor:
     """Call a block uncompiled; the arguments are those of ``Encoder.run_block``."""
@@ -197,7 +197,7 @@ class LossSum:
     """[B, D] of unit length, with gradient: the embeddings of the sequences, if requested."""
 
 
-def exported(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def to_export_tensors(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Detach, move to the CPU, make float32 and contiguous: the form that safetensors stores."""
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in state.items()}
 

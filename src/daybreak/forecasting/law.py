@@ -71,7 +71,7 @@ def inner_parameters(parameters: int, vocabulary: int, hidden_size: int) -> int:
     return parameters - vocabulary * hidden_size
 
 
-def worth(tokens: float, unique: float) -> float:
+def effective_tokens(tokens: float, unique: float) -> float:
     """Return the equivalent number of new tokens for ``tokens`` from ``unique`` tokens (arXiv:2305.16264, eq. 5)."""
     if tokens <= unique:
         return tokens
@@ -110,7 +110,7 @@ def predict_loss(law: Law, run: RunSpec, progress: float = 0.0) -> Forecast:
     return _forecast(law, run, progress, z, math.sqrt(variance + pace + law.spread**2))
 
 
-def correct(law: Law, run: RunSpec, seen: ValidationRecord, positions: int) -> Forecast:
+def correct_forecast(law: Law, run: RunSpec, seen: ValidationRecord, positions: int) -> Forecast:
     """Forecast the final loss from the law and from an interim validation, each weighted by its precision.
 
     Args:
@@ -142,7 +142,7 @@ def expected_drop(law: Law, run: RunSpec, progress: float) -> tuple[float, float
     return float(np.interp(progress, at, means)), float(np.interp(progress, at, spreads))
 
 
-def usual(law: Law, run: RunSpec, mark: UsualLoss) -> Forecast:
+def typical_loss(law: Law, run: RunSpec, mark: UsualLoss) -> Forecast:
     """Return the usual training loss just before ``mark``, with its 90 % band."""
     z, variance, _ = _expected(law, run)
     spread = math.sqrt(variance * mark.slope**2 + mark.spread**2)
@@ -164,7 +164,7 @@ def _expected(law: Law, run: RunSpec) -> tuple[float, float, float]:
     theta = np.asarray(law.coefficients)
 
     def at(coefficients: np.ndarray, more: float = 0.0) -> float:
-        tokens = worth(run.tokens * math.exp(more), run.unique)
+        tokens = effective_tokens(run.tokens * math.exp(more), run.unique)
         return float(
             log_fraction(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.difficulty)))[0]
         )

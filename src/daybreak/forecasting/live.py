@@ -9,7 +9,7 @@ from pathlib import Path
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.terminal import say
-from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, correct, course_means, predict_loss, usual
+from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, correct_forecast, course_means, predict_loss, typical_loss
 from daybreak.schemas.forecast import Forecast, ForecastLog, Law, UsualLoss
 from daybreak.schemas.run import MachineRecord, StepRecord, ValidationRecord
 
@@ -54,7 +54,7 @@ class ForecastMonitor:
         (seen,) = course_means(progress, losses, (mark.at,))
         run = self._from_here(replace(self._run, tokens=self._tokens(record)), record.progress)
         self._keep(run, predict_loss(self._law, run, mark.at))
-        level = f"{verdict(seen, usual(self._law, run, mark))} " if seen else ""
+        level = f"{verdict(seen, typical_loss(self._law, run, mark))} " if seen else ""
         say(f"{level}Forecast of the final loss: {self.forecasts[-1].words_with_reason}.")
 
     def _from_here(self, run: RunSpec, progress: float) -> RunSpec:
@@ -71,7 +71,7 @@ class ForecastMonitor:
 
     def _keep(self, run: RunSpec, forecast: Forecast) -> None:
         self.forecasts.append(forecast)
-        bands = [usual(self._law, run, mark) for mark in self._law.usual]
+        bands = [typical_loss(self._law, run, mark) for mark in self._law.usual]
         write_json(self._path, ForecastLog(forecasts=self.forecasts, usual=bands, difficulty=run.difficulty))
 
     def on_validation(self, record: ValidationRecord) -> None:
@@ -79,7 +79,7 @@ class ForecastMonitor:
         if record.final or record.progress <= self.forecasts[-1].made_at or not 0.0 < record.loss < math.inf:
             return
         run = self._from_here(replace(self._run, tokens=self._tokens(record)), record.progress)
-        self._keep(run, correct(self._law, run, record, self._positions))
+        self._keep(run, correct_forecast(self._law, run, record, self._positions))
 
     def on_machine(self, record: MachineRecord) -> None:
         """Do nothing."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from daybreak.core.encoder import Encoder, exported
+from daybreak.core.encoder import Encoder, to_export_tensors
 from daybreak.core.errors import UserError
 from daybreak.models.layers import Attention, correlate, visibility_mask
 
@@ -118,7 +118,7 @@ def export_state(model: Encoder, names: Names) -> dict[str, Tensor]:
             # Copies instead of views of one storage, which safetensors refuses.
             parts = [part.clone() for part in tensor.chunk(len(theirs))] if len(theirs) > 1 else [tensor]
             state.update(zip(theirs, parts))
-    return exported(state)
+    return to_export_tensors(state)
 
 
 # ---------------------------------------------------------------- import

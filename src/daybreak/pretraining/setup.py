@@ -20,7 +20,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import duration, say
 from daybreak.core.world import World
-from daybreak.data.sequences.sampler import Sampler, StreamRows, spread
+from daybreak.data.sequences.sampler import Sampler, StreamRows, evenly_spaced
 from daybreak.data.sequences.sentence_pairs import SentencePairs, check_pairs
 from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
 from daybreak.data.sequences.span_pairs import FEWEST, FEWEST_PASSAGES, SpanSampler, passages
@@ -295,7 +295,7 @@ def sample_text(shards: Shards, data: Path) -> str:
 
 def _heldout_rows(sampler: Sampler, count: int, *, first: bool) -> Batch:
     size = sampler.rows_per_epoch
-    return sampler.at(np.arange(min(count, size)) if first else spread(count, size))
+    return sampler.at(np.arange(min(count, size)) if first else evenly_spaced(count, size))
 
 
 def heldout_validation(

@@ -24,7 +24,7 @@ PUBLISHED_RATE = 0.1
 trained from scratch learns too little at such a rate (docs/log.md)."""
 
 
-def continued(
+def continue_model(
     recipe: Recipe, folder: Path, *, parent_name: str = "", new_vocabulary: bool = False, general: str = ""
 ) -> Recipe:
     """Return the recipe that continues the model in ``folder``: its shape, no causal stage, a low learning rate unless
@@ -79,7 +79,7 @@ def _name(folder: Path) -> str:
     return folder.parent.name if RunFolder(folder.parent).model == folder else folder.name
 
 
-def extended(source: Path, budget: str) -> Recipe:
+def extend_run(source: Path, budget: str) -> Recipe:
     """Return the recipe that continues the run ``source`` for ``budget`` from its last checkpoint before the decay.
 
     The learning rate stays constant and then decays over the same fraction of the new run as of the old one. The

@@ -84,7 +84,7 @@ def slug(name: str) -> str:
 
 
 @contextmanager
-def held(out: Path) -> Iterator[TextIO]:
+def lock_study(out: Path) -> Iterator[TextIO]:
     """Lock the folder ``out`` and yield the lock file, which running cells inherit."""
     make_folder(out)
     with (out / ".lock").open("a") as lock:

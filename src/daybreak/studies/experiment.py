@@ -54,7 +54,7 @@ class Variant:
 # ---------------------------------------------------------------- before the first cell
 
 
-def named_apart(variants: Sequence[Variant]) -> None:
+def check_names(variants: Sequence[Variant]) -> None:
     """Raise UserError unless there are two or more variants with different folder names."""
     if len(variants) < 2:
         raise UserError(
@@ -69,7 +69,7 @@ def named_apart(variants: Sequence[Variant]) -> None:
             )
 
 
-def agreed(variant: Variant, budget: str) -> Recipe:
+def checked_recipe(variant: Variant, budget: str) -> Recipe:
     """Return the recipe of a variant with the study's budget, checked as ``pretrain`` checks it."""
     recipe = replace(variant.recipe, budget=budget, seed=0)
     try:
@@ -82,11 +82,11 @@ def agreed(variant: Variant, budget: str) -> Recipe:
                 f"It uses {' and '.join(own)}, which a file of your own defines.", "Name that file: code='FILE.py'."
             )
     except UserError as error:
-        raise of(variant, error) from None
+        raise with_variant_name(variant, error) from None
     return recipe
 
 
-def of(variant: Variant, error: UserError) -> UserError:
+def with_variant_name(variant: Variant, error: UserError) -> UserError:
     """Return the error with the variant's name."""
     return UserError(f"The variant '{variant.name}': {error.sentence}", error.remedy)
 
@@ -99,7 +99,7 @@ def heldout_sets(variants: Sequence[Variant], data: Path) -> list[Validation]:
         try:
             found.append(heldout_validation(one.recipe, shards, data, torch.device("cpu")))
         except UserError as error:
-            raise of(one, error) from None
+            raise with_variant_name(one, error) from None
     lengths = {validation.length: one.name for one, validation in zip(variants, found)}
     if len(lengths) > 1:
         (short, a), (long, b) = sorted(lengths.items())[:2]
@@ -111,7 +111,7 @@ def heldout_sets(variants: Sequence[Variant], data: Path) -> list[Validation]:
     return found
 
 
-def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) -> StudySettings:
+def study_settings(variants: Sequence[Variant], budget: str, seeds: int, threads: int) -> StudySettings:
     """Return the settings of the study.
 
     Args:
@@ -131,7 +131,7 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
             "Give all the same --init, or none.",
         )
     equal_clock = Budget.parse(budget).unit == "seconds"
-    recipes = [agreed(one, budget) for one in variants]
+    recipes = [checked_recipe(one, budget) for one in variants]
     machine = probe.describe(probe.choose_device(), 0.0)  # time 0, so that a resumed study has equal settings
     return StudySettings(
         budget=budget,
@@ -224,7 +224,7 @@ def interleaved(names: Sequence[str], seeds: int) -> list[tuple[int, str]]:
 # ---------------------------------------------------------------- all cells, one after the other
 
 
-def play(
+def run_cells(
     cells: Sequence[Cell],
     study: StudyFolder,
     lock: TextIO,

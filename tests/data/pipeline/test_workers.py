@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.data.pipeline.workers import over_parts, released
+from daybreak.data.pipeline.workers import map_parts, workers_ended
 
 
 class Heavy:
@@ -35,10 +35,10 @@ def test_threads_that_need_workers_take_turns() -> None:
     entered = threading.Event()
 
     def second() -> None:
-        with released():
+        with workers_ended():
             entered.set()
 
-    with released(), released():  # a thread may hold them twice
+    with workers_ended(), workers_ended():  # a thread may hold them twice
         other = threading.Thread(target=second)
         other.start()
         assert not entered.wait(0.2)
@@ -50,9 +50,9 @@ def test_threads_that_need_workers_take_turns() -> None:
 def test_a_task_is_unpacked_once_by_each_worker_and_nothing_is_left(tmp_path: Path, workers: int) -> None:
     (tmp_path / "seen").mkdir()
     (tmp_path / "work").mkdir()
-    with released():
+    with workers_ended():
         for _ in range(2):  # a later task is another one
-            found = over_parts(partial(place_of, Heavy(tmp_path / "seen")), range(40), workers, tmp_path / "work")
+            found = map_parts(partial(place_of, Heavy(tmp_path / "seen")), range(40), workers, tmp_path / "work")
             assert sorted(found) == [number * number + 1 for number in range(40)]
     assert len(list((tmp_path / "seen").iterdir())) <= (0 if workers == 1 else 2 * workers)
     assert list((tmp_path / "work").iterdir()) == []

@@ -15,9 +15,9 @@ from daybreak.data.sequences.sampler import (
     RowSampler,
     SequencesConfig,
     StreamRows,
+    evenly_spaced,
     fixed_point,
     permute,
-    spread,
     uniforms,
 )
 from daybreak.data.sequences.sentence_pairs import SentencePairs
@@ -135,7 +135,7 @@ def test_rows_in_order(make_stream: MakeStream) -> None:
 
 @given(count=st.integers(1, 600), size=st.integers(1, 3000))
 def test_spread_numbers_lie_at_equal_distances(count: int, size: int) -> None:
-    numbers = spread(count, size)
+    numbers = evenly_spaced(count, size)
     assert len(numbers) == min(count, size)
     gaps = np.diff([*numbers, size])
     assert numbers[0] == 0 and gaps.min() >= 1 and gaps.max() - gaps.min() <= 1

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from daybreak.evaluation.protocols.anchors import ANCHORS, anchors_for
+from daybreak.evaluation.protocols.anchors import ANCHORS, comparable_published
 from daybreak.evaluation.protocols.conventions import CONVENTIONS, number_name
 from daybreak.schemas.tasks import Average, PublishedAverage
 
@@ -37,7 +37,7 @@ def test_an_anchors_average_is_that_of_its_numbers(anchor: PublishedAverage) -> 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_anchors_stand_under_their_own_convention_alone(convention: str) -> None:
-    found = anchors_for(average(convention))
+    found = comparable_published(average(convention))
     assert {anchor.convention for anchor in found} <= {convention}
     assert len(found) == sum(anchor.convention == convention for anchor in ANCHORS)
     assert sorted(found, key=lambda anchor: -anchor.value) == found
@@ -46,7 +46,7 @@ def test_anchors_stand_under_their_own_convention_alone(convention: str) -> None
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_nothing_stands_beside_what_is_not_comparable(convention: str) -> None:
-    assert anchors_for(average(convention, comparable=False)) == []
+    assert comparable_published(average(convention, comparable=False)) == []
 
 
 def test_no_model_is_listed_twice() -> None:

@@ -19,7 +19,7 @@ from toy_run import assert_near, descending, weights
 
 from daybreak.core import world as worlds
 from daybreak.core.batch import Batch
-from daybreak.core.encoder import Encoder, called
+from daybreak.core.encoder import Encoder, call_block
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.models.bert import BertEncoder
@@ -313,7 +313,7 @@ def test_the_masked_loss_of_the_finish_is_compiled_where_that_of_the_run_is(monk
     """On a GPU this saves half of its traffic with memory."""
     monkeypatch.setattr(loss, "chunk", lambda *_: 1)  # whole chunks only are compiled
     model, batch, calls = built().train(), take(3, 6).to("cpu"), []
-    model.compiled = called
+    model.compiled = call_block
     model.compiled_loss = lambda *tensors: calls.append(1) or loss.loss_and_gradient(*tensors)
     with torch.autocast("cpu", torch.bfloat16):
         found = WithEmbeddings(MASKED.loss).loss(model, batch, seed=4, position=3, progress=0.9)

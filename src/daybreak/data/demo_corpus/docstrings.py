@@ -35,7 +35,7 @@ from daybreak.core.process import usable_cores
 from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import working
 from daybreak.data.demo_corpus.prose import prose
-from daybreak.data.pipeline.workers import over_parts, released
+from daybreak.data.pipeline.workers import map_parts, workers_ended
 from daybreak.data.readers.sentences import split_sentences
 
 FORMAT = 1
@@ -206,9 +206,9 @@ def scan(packages: Sequence[Package]) -> list[Module]:
     chunks = [files[start : start + FILES_PER_CHUNK] for start in range(0, len(files), FILES_PER_CHUNK)]
     processes = min(usable_cores(), len(chunks) // CHUNKS_PER_PROCESS)
     found: list[Module] = []
-    with working("Reading docstrings") as work, released():
+    with working("Reading docstrings") as work, workers_ended():
         task = functools.partial(_read_chunk, chunks)
-        for done, chunk in enumerate(over_parts(task, range(len(chunks)), processes), 1):
+        for done, chunk in enumerate(map_parts(task, range(len(chunks)), processes), 1):
             found += chunk
             work.show(done / len(chunks), f"{len(found):,} modules")
     seen: set[str] = set()

@@ -30,7 +30,7 @@ from daybreak.core.files import write_text
 from daybreak.core.process import end_with
 from daybreak.data.pipeline.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, ClusterPlan
 from daybreak.data.pipeline.resuming import NO_ROOM
-from daybreak.data.pipeline.workers import WorkerLost, over_parts, read_task, released
+from daybreak.data.pipeline.workers import WorkerLost, map_parts, read_task, workers_ended
 
 
 class Parts(PipelineStep):
@@ -68,9 +68,9 @@ def _do(plan: ClusterPlan, folder: Path, rank: int, world_size: int) -> None:
                 "Install one version everywhere.",
             )
         os.chdir(plan.here)
-        with released():
+        with workers_ended():
             task = read_task(str(folder / TASK))
-            deque(over_parts(task, plan.numbers[rank::world_size], plan.cluster.slurm.cpus, folder), maxlen=0)
+            deque(map_parts(task, plan.numbers[rank::world_size], plan.cluster.slurm.cpus, folder), maxlen=0)
     except (MemoryError, WorkerLost):
         raise WorkerLost(
             f"A task on the {host} failed, most likely because its memory was full.",

@@ -63,7 +63,7 @@ Bundle = tuple[Part, ...]
 """Parts that form one task, so that many small files do not become as many tasks."""
 
 
-def bundled(
+def bundle_files(
     files: Sequence[InputFile], rule: DocumentRule, size: int = PART_BYTES, *, together: bool = False
 ) -> tuple[Bundle, ...]:
     """Split large files and group small ones, in order, into bundles of about ``size`` bytes.

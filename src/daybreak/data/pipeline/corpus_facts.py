@@ -32,7 +32,7 @@ QUALITY_CHARACTERS = 1_000_000
 """Characters of held-out text on which the tokenizer is evaluated."""
 
 
-def count(preprocessing: Preprocessing, first_pass: FirstPass, steps: Sequence[Filter]) -> CorpusReport:
+def begin_report(preprocessing: Preprocessing, first_pass: FirstPass, steps: Sequence[Filter]) -> CorpusReport:
     """Return the report as far as the first pass tells it: documents and characters by filter, source and length.
 
     Args:
@@ -129,7 +129,7 @@ def quality_on(first_pass: FirstPass, tokenizer: Tokenizer) -> TokenizerQuality 
     return measure_quality(tokenizer, texts) if texts else None
 
 
-def finished(
+def complete_report(
     report: CorpusReport,
     first_pass: FirstPass,
     density: np.ndarray,

@@ -29,10 +29,10 @@ from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN
 from daybreak.data.filters.filter import missing_extra
 from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
 from daybreak.data.pipeline import encoding, first_pass
-from daybreak.data.pipeline.corpus import Corpus, bundled
+from daybreak.data.pipeline.corpus import Corpus, bundle_files
 from daybreak.data.pipeline.first_pass import ROW, FirstPass, decide
 from daybreak.data.pipeline.resuming import fill_once, identity_of, part_folder, refuse_changed
-from daybreak.data.pipeline.workers import over_parts
+from daybreak.data.pipeline.workers import map_parts
 from daybreak.data.readers.documents import Skips, choose_rule
 from daybreak.data.readers.inputs import ByteCounter, addresses, find_files
 from daybreak.data.sequences.shards import open_shards
@@ -83,7 +83,7 @@ def find_text(
         given = addresses(inputs)
         files = find_files(given)
         rule = choose_rule(files, document)
-        parts = bundled(files, rule, together=True)
+        parts = bundle_files(files, rule, together=True)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters)
     except UserError as error:
         raise UserError(f"The source '{name}': {error.sentence}", error.remedy) from None
@@ -159,7 +159,7 @@ class SourceReader:
     workers: int
 
     def _over_parts(self, task: Callable[[int], int]) -> Iterable[int]:
-        return over_parts(task, range(len(self.corpus.parts)), self.workers)
+        return map_parts(task, range(len(self.corpus.parts)), self.workers)
 
     def _scan(self, what: str, folder: Path, *filters: Compressibility) -> None:
         """Read all parts and store the decision of ``filters`` on each document."""

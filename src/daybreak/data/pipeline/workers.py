@@ -23,7 +23,7 @@ class WorkerLost(UserError):
     """A worker process was killed. Finished parts are kept, so the preparation can be resumed."""
 
 
-def over_parts(
+def map_parts(
     task: Callable[[int], Result], numbers: Sequence[int], workers: int, folder: Path | None = None
 ) -> Iterator[Result]:
     """Yield ``task(number)`` for all numbers, in order of completion.
@@ -62,7 +62,7 @@ def over_parts(
 
 
 @contextmanager
-def released() -> Iterator[None]:
+def workers_ended() -> Iterator[None]:
     """End the worker processes on exit; otherwise they stay idle for minutes and keep their memory.
 
     Another thread that needs workers waits until then.

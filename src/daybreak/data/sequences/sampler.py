@@ -81,7 +81,7 @@ RowsConfig = SequencesConfig
 """The earlier name of ``SequencesConfig``, kept for one version so that recipe files of users still import."""
 
 
-def spread(count: int, size: int) -> np.ndarray:
+def evenly_spaced(count: int, size: int) -> np.ndarray:
     """Return min(count, size) numbers at equal distances in [0, size), int64 [B] in ascending order.
 
     The first sequences of a text with several sources all come from the first source.
@@ -142,7 +142,7 @@ def uniforms(key: str, places: int | np.ndarray) -> np.ndarray:
     return draws(hashed(key), np.arange(places) if isinstance(places, int) else places)
 
 
-def visit(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def shuffled_indices(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return epochs and indices of the sequences [position, position + rows), with [0, size) shuffled in each epoch.
 
     Returns:
@@ -179,7 +179,7 @@ class ShuffledSampler(Sampler):
         """Return the sequences with the indices ``order`` (integer [rows]) as ``epochs`` (int64 [rows]) show them."""
 
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        epochs, order = visit(position, rows, self.rows_per_epoch, self._seed)
+        epochs, order = shuffled_indices(position, rows, self.rows_per_epoch, self._seed)
         return self._gather(order, epochs)
 
     def view(self, progress: float) -> Hashable:
@@ -328,7 +328,9 @@ def fixed_point(length: int) -> int:
 # ---------------------------------------------------------------- segments and padding
 
 
-def framed(rows: Sequence[Sequence[np.ndarray]], length: int, special: SpecialIds) -> tuple[np.ndarray, np.ndarray]:
+def add_special_tokens(
+    rows: Sequence[Sequence[np.ndarray]], length: int, special: SpecialIds
+) -> tuple[np.ndarray, np.ndarray]:
     """Return sequences of [CLS], a few segments, each followed by [SEP], and padding.
 
     Returns:
@@ -378,7 +380,7 @@ class ChunkSampler(ShuffledSampler):
         for document in order.tolist():
             start = int(self._ends[document - 1]) if document else 0
             rows.append([self._stream.read(start, min(int(self._ends[document]) - 1, start + self._length - 2))])
-        ids, attention_mask = framed(rows, self._length, self._special)
+        ids, attention_mask = add_special_tokens(rows, self._length, self._special)
         return Batch(
             input_ids=ids, attention_mask=attention_mask if self._mask_padding else None, special=self._special
         )

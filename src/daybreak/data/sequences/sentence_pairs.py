@@ -27,7 +27,7 @@ import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError, check_option
-from daybreak.data.sequences.sampler import SequencesConfig, ShuffledSampler, TokenIds, framed, uniforms
+from daybreak.data.sequences.sampler import SequencesConfig, ShuffledSampler, TokenIds, add_special_tokens, uniforms
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
@@ -144,7 +144,7 @@ class PairSampler(ShuffledSampler):
 
     def _gather(self, order: np.ndarray, epochs: np.ndarray) -> Batch:
         pairs = [self._pair(epoch, number) for epoch, number in zip(epochs.tolist(), order.tolist())]
-        ids, attention_mask = framed([segments for *segments, _ in pairs], self._length, self._special)
+        ids, attention_mask = add_special_tokens([segments for *segments, _ in pairs], self._length, self._special)
         second = np.array([len(first) + 2 for first, *_ in pairs], np.int64)
         token_type_ids = (attention_mask & (np.arange(self._length) >= second[:, None])).astype(np.int64)
         next_sentence_label = np.array([random for *_, random in pairs], np.int64)

@@ -16,7 +16,7 @@ import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.data.sequences.sampler import Sampler, framed, uniforms, visit
+from daybreak.data.sequences.sampler import Sampler, add_special_tokens, shuffled_indices, uniforms
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.data.sequences.views import ViewRows, ViewSampler
 from daybreak.schemas.run import SpecialIds
@@ -101,7 +101,7 @@ class SpanSampler(Sampler):
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         numbers = np.arange(position, position + rows)
         pairs, first = numbers // 2, position // 2
-        passages = visit(first, (position + rows + 1) // 2 - first, len(self._starts), self._seed)[1]
+        passages = shuffled_indices(first, (position + rows + 1) // 2 - first, len(self._starts), self._seed)[1]
         batch = self._gather(numbers, passages[pairs - first])
         if self._unpaired_fraction:
             chosen = uniforms(f"{self._seed} views among spans", pairs) < self._unpaired_fraction
@@ -120,7 +120,7 @@ class SpanSampler(Sampler):
         """Return the sequences with these numbers in the run, of these passages, int64 [B] each."""
         starts, sizes = (both[np.arange(len(numbers)), numbers % 2] for both in self._spans(numbers // 2, passages))
         spans = [[self._stream.read(start, start + size)] for start, size in zip(starts.tolist(), sizes.tolist())]
-        ids, attention_mask = framed(spans, self._length, self._special)
+        ids, attention_mask = add_special_tokens(spans, self._length, self._special)
         return Batch(input_ids=ids, attention_mask=attention_mask, passage_ids=passages, special=self._special)
 
     def _spans(self, pairs: np.ndarray, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

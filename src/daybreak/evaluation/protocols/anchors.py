@@ -20,19 +20,19 @@ COMPUTED = "cramming"
 time of pretraining, not those that they did (Geiping and Goldstein 2022, arXiv:2212.14034)."""
 
 
-def anchors_for(average: Average) -> list[PublishedAverage]:
+def comparable_published(average: Average) -> list[PublishedAverage]:
     """Return the published averages that are comparable with ``average``, best first."""
     fitting = [anchor for anchor in ANCHORS if average.comparable and anchor.convention == average.convention]
     return sorted(fitting, key=lambda anchor: -anchor.value)
 
 
-def computed() -> list[PublishedAverage]:
+def published_by_compute() -> list[PublishedAverage]:
     """Return the anchors with a compute estimate, in ascending order of compute."""
     found = [(anchor.exaflop, -anchor.value, anchor) for anchor in ANCHORS if anchor.exaflop is not None]
     return [anchor for _, _, anchor in sorted(found, key=lambda entry: entry[:2])]
 
 
-def standing(results: Iterable[TaskResult]) -> tuple[float | None, str]:
+def average_for_compute(results: Iterable[TaskResult]) -> tuple[float | None, str]:
     """Return a pretrained model's average for the comparison with the anchors that have a compute estimate.
 
     Returns:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from daybreak.core.encoder import Encoder, called
+from daybreak.core.encoder import Encoder, call_block
 from daybreak.core.errors import Interrupted, PeerLost, UserError, reason
 from daybreak.core.files import cache_folder
 from daybreak.core.terminal import say
@@ -76,13 +76,13 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor", *, count_varie
     _dynamo.config.optimize_ddp = False
     # A graph break would hide that a block cannot be compiled: require one whole graph, or raise.
     options = DETERMINISTIC if backend == "inductor" else None
-    compiled = torch.compile(called, backend=backend, dynamic=False, fullgraph=True, options=options)
+    compiled = torch.compile(call_block, backend=backend, dynamic=False, fullgraph=True, options=options)
 
     def call(
         block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor
     ) -> Tensor:
         if positions is not None and count_varies:
-            return called(block, x, mask, causal, positions, *tables)
+            return call_block(block, x, mask, causal, positions, *tables)
         if positions is not None and positions.shape[1] > 1:  # torch specializes sizes of 1
             _dynamo.mark_dynamic(positions, 1)
             if mask is not None and mask.shape[2] > 1:

@@ -24,7 +24,7 @@ class Journal:
         self._open()
 
     def _open(self) -> None:
-        with written(self._run):
+        with disk_errors_for_users(self._run):
             self._trace = self._run.trace.open("a", buffering=1, encoding="utf-8")
             self._metrics = self._run.metrics.open("a", buffering=1, encoding="utf-8")
 
@@ -53,12 +53,12 @@ class Journal:
         write_json(self._run.decisions, decisions)
 
     def _append(self, file: TextIO, line: str) -> None:
-        with written(self._run):
+        with disk_errors_for_users(self._run):
             file.write(line)
 
     def sync(self) -> None:
         """Flush the records to the disk: a checkpoint must not be newer than the records that lead to it."""
-        with written(self._run):
+        with disk_errors_for_users(self._run):
             for file in (self._trace, self._metrics):
                 file.flush()
                 os.fsync(file.fileno())
@@ -70,7 +70,7 @@ class Journal:
 
 
 @contextlib.contextmanager
-def written(run: RunFolder) -> Iterator[None]:
+def disk_errors_for_users(run: RunFolder) -> Iterator[None]:
     """Raise a UserError if the records cannot be written to disk."""
     try:
         yield
@@ -89,7 +89,7 @@ def cut_back(run: RunFolder, step: int) -> int:
     """
     kept, lost = _partition(run.metrics, lambda line: line.get("step", 0) <= step)
     if lost:
-        with written(run):
+        with disk_errors_for_users(run):
             _append_durably(run.lost_metrics, lost)
     write_text(run.metrics, kept)  # in any case: an incomplete line must not be continued
     return _cut_trace(run, step)
@@ -112,7 +112,7 @@ def _cut_trace(run: RunFolder, step: int) -> int:
             break
         end, lost = start, lost + 1
     if end < len(data):
-        with written(run), run.trace.open("r+b") as file:
+        with disk_errors_for_users(run), run.trace.open("r+b") as file:
             file.truncate(end)
             os.fsync(file.fileno())
     return lost

@@ -16,7 +16,7 @@ from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.errors import UserError, check_option
 from daybreak.core.rng import draws
 from daybreak.training.objectives.loss import CHUNK
-from daybreak.training.objectives.objective import Objective, decoded, is_special
+from daybreak.training.objectives.objective import Objective, decoder_loss, is_special
 
 COUNTS = ("fixed", "bernoulli", "rounded")
 WHICH, SPLIT, REPLACEMENT = 1 << 40, 2 << 40, 3 << 40
@@ -134,7 +134,7 @@ class Masked(Objective):
         self, model: Encoder, batch: Batch, *, seed: int, position: int, progress: float, per_row: float = 1.0
     ) -> LossSum:
         states, first, answers = self._read(model, batch, seed=seed, position=position)
-        masked = decoded(model, model.transform(states), answers)
+        masked = decoder_loss(model, model.transform(states), answers)
         if first is None:
             return masked
         following = F.cross_entropy(model.next_logits(first).float(), batch.next_sentence_label, reduction="sum")

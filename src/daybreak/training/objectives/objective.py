@@ -129,9 +129,9 @@ class CausalThenMasked(Objective):
             features = features[:, :-1]
         not_padding = self._not_padding(batch, positions, causal=causal)
         return (
-            decoded(model, features, answers)
+            decoder_loss(model, features, answers)
             if not_padding is None
-            else decoded(model, features[not_padding], answers[not_padding])
+            else decoder_loss(model, features[not_padding], answers[not_padding])
         )
 
     def _targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> tuple[Tensor | None, Tensor]:
@@ -192,7 +192,7 @@ def choose(
     return chosen.sort(dim=1).values
 
 
-def decoded(model: Encoder, features: Tensor, targets: Tensor) -> LossSum:
+def decoder_loss(model: Encoder, features: Tensor, targets: Tensor) -> LossSum:
     """Cross-entropy of features [..., D] against targets int64 [...]."""
     flat = features.reshape(-1, features.shape[-1]).float()
     decoder, compiled = model.decoder, model.compiled_loss if model.training and model.compiled else None
