@@ -62,6 +62,13 @@ def test_a_step_waits_once_for_the_device(found: dict[str, Any]) -> None:
     assert all(max(counts) <= 6 for name, counts in waits.items() if "whole words" in name)
 
 
+def test_a_fine_tuning_waits_once_a_step(found: dict[str, Any]) -> None:
+    """transformers asks whether a batch has padding. The loss of 64 steps is shown twice, and the epoch's read once."""
+    tuned = found["fine_tuning"]
+    assert tuned["cuda"] == pytest.approx(tuned["cpu"], rel=1e-2)  # the GPU computes in bfloat16
+    assert sorted(tuned["waits"].values()) == [1, 2, 64]
+
+
 def test_a_table_on_the_wrong_device_is_found_at_its_line(found: dict[str, Any]) -> None:
     lines = (SCRIPTS.parents[1] / "src/daybreak/models/layers.py").read_text().splitlines()
     number = int(found["planted"].rpartition("layers.py:")[2].rstrip(")"))

@@ -8,15 +8,23 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import device  # before torch
 import numpy as np
 import torch
+import transformers
 
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import EncoderConfig
 from daybreak.core.world import World
+from daybreak.evaluation.finetuning.finetune import fine_tune
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.protocols.protocol import Setting
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding
+from daybreak.evaluation.tasks.kinds import KINDS
+from daybreak.evaluation.tasks.task import LabelledRows
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
@@ -135,6 +143,28 @@ def planted() -> str:
     return ""
 
 
+def fine_tuning(steps: int) -> dict[str, Any]:
+    """The last loss of a fine-tuning on both devices, and how often it waited."""
+    found: dict[str, Any] = {}
+    chance = np.random.default_rng(0)
+    sizes = chance.integers(4, LENGTH, 8 * steps)
+    sequences = [[2, *chance.integers(5, VOCABULARY, size).tolist(), 3] for size in sizes]
+    features = {"input_ids": sequences, "attention_mask": [[1] * len(each) for each in sequences]}
+    labels = chance.integers(0, 2, len(sequences)).tolist()
+    rows = EncodedRows(features, labels, list(map(len, sequences)), LabelledRows([], []))
+    protocol, setting = replace(PROTOCOLS["quick"], dropout=0.0), Setting(epochs=1, rate=1e-3, batch=8)
+    padding = Padding({"input_ids": 0, "attention_mask": 0}, left=False)
+    for where in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        config = transformers.BertConfig(
+            vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
+        )
+        model = transformers.BertForSequenceClassification(config).to(where)
+        device.WAITS.clear()
+        found[where] = fine_tune(model, KINDS["classification"], padding, rows, protocol, setting, 0, lambda *_: None)
+    return {**found, "waits": dict(device.WAITS)}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     device.begin()
@@ -145,7 +175,7 @@ def main() -> None:
                 continue
             for optimizer in OPTIMIZERS if objective == "fixed" else ["muon"]:
                 found[f"{trunk}, {objective}, {optimizer}"] = compared(trunk, objective, optimizer)
-    json.dump({"steps": found, "planted": planted()}, sys.stdout)
+    json.dump({"steps": found, "planted": planted(), "fine_tuning": fine_tuning(64)}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ from daybreak.training.hardware.probe import choose_device
 
 LENGTH_MULTIPLE = 8
 """In half precision on a CPU, lengths are padded to a multiple of this: torch compiles a kernel for each new shape."""
+SHOWN_EVERY = {"cpu": 1, "cuda": 32}
+"""Steps between two calls of ``Show``: to read a loss, the processor waits until the GPU has finished its queue."""
 Show = Callable[[float, float], None]
-"""Called after each step with the fraction of the work that is done and the loss of the batch."""
+"""Called after some steps with the fraction of the work that is done and the loss of the batch."""
 
 
 def rate_fraction(step: int, steps: int, warmup: int, shape: str) -> float:
@@ -127,10 +129,14 @@ class Batches:
 
     def inputs(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         found = self._kind.collate(self._padding, self._rows, indices)
-        return {name: value.to(self.device) for name, value in found.items()}
+        return {name: self._on_device(value) for name, value in found.items()}
 
     def targets(self, indices: Sequence[int], width: int) -> torch.Tensor:
-        return self._kind.targets(self._rows, indices, width).to(self.device)
+        return self._on_device(self._kind.targets(self._rows, indices, width))
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy to the device; only from pinned memory does a GPU copy while the processor goes on."""
+        return (tensor.pin_memory() if self.device.type == "cuda" else tensor).to(self.device, non_blocking=True)
 
 
 def fine_tune(
@@ -169,7 +175,7 @@ def fine_tune(
     per_epoch = len(epoch_batches(rows.lengths, setting.batch, protocol.drop_last, torch.Generator()))
     steps = setting.epochs * per_epoch
     warmup = max(1, round(protocol.warmup * steps))
-    step, losses, decay = 0, [0.0], 1.0
+    step, decay, losses = 0, 1.0, [torch.zeros(())]
     for _ in range(setting.epochs):
         losses = []
         for indices in epoch_batches(rows.lengths, setting.batch, protocol.drop_last, generator):
@@ -190,11 +196,12 @@ def fine_tune(
             optimizer.step()
             computing.spread()
             step += 1
-            losses.append(loss.item())
-            show(step / steps, losses[-1])
+            losses.append(loss.detach())
+            if step % SHOWN_EVERY[batches.device.type] == 0:
+                show(step / steps, loss.item())
     if few:
         few.restore(decay)
-    return float(np.mean(losses))
+    return float(np.mean(torch.stack(losses).tolist()))
 
 
 @torch.inference_mode()
