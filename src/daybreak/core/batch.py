@@ -35,6 +35,7 @@ class Batch:
         return len(self.input_ids)
 
     def __getitem__(self, rows: slice) -> Batch:
+        """The sequences ``rows``."""
         return self._each(lambda array: array[rows])
 
     def to(self, device: Any) -> Batch:

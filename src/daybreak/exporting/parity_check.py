@@ -101,9 +101,8 @@ def check_tokenizer(tokenizer: Any, model: Any, facts: dict[str, Any]) -> dict[s
     encoded = tokenizer(text)["input_ids"]
     again = tokenizer(tokenizer.decode(encoded, skip_special_tokens=True))["input_ids"]
     token_type_ids = tokenizer(text, text, return_token_type_ids=True)["token_type_ids"]
-    told = (
-        bool(segments(model, torch.zeros(1))) and token_type_ids[-1] == 1
-    )  # RoBERTa's tokenizer knows one segment only
+    # RoBERTa's tokenizer knows one segment only.
+    told = bool(segments(model, torch.zeros(1))) and token_type_ids[-1] == 1
     ids = {name: getattr(tokenizer, f"{name}_token_id") for name in special}
     return {
         "tokenizer": encoded == facts["ids"],
