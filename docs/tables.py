@@ -53,6 +53,17 @@ HOURS = {
     ("`mini`", 300): ["2026-11-27-mini-150m"],
 }
 """Runs of the flagship on general text, by recipe and minutes of one core."""
+VIEWS_RECORD = "2026-11-27-study-views"
+VIEWS = {
+    "as in the flagship": "views",
+    "none": "none",
+    "as in the flagship, no causal stage": "no-causal",
+    "0.35 of the sequences instead of 0.7": "third",
+    "until half of the run instead of a quarter": "half",
+    "no token dropped": "clean",
+    "longer: 32 to 62 tokens": "long",
+}
+"""Variants of the sequences of views, and the names of their cells."""
 BESIDE_ALL = {
     "`tiny`": "2026-11-25-tiny-30m",
     "`tiny` without views and finish": "2026-11-25-tiny-30m-plain",
@@ -414,6 +425,29 @@ def pretraining_losses() -> str:
         for seed, record in enumerate(records)
     ]
     return table(list(columns[0]), [list(column.values()) for column in columns])
+
+
+def views() -> str:
+    """Variants of the sequences of views: losses with and without a copy of the text, and task scores."""
+    rows = []
+    for variant, name in VIEWS.items():
+        cells = sorted((RECORDS / VIEWS_RECORD / "cells").glob(f"{name}-seed-*"))
+        summaries = [read(f"{VIEWS_RECORD}/cells/{cell.name}/summary.json") for cell in cells]
+        scores = [
+            {
+                (one["protocol"], one["task"]): one["mean"]
+                for one in read(f"{VIEWS_RECORD}/cells/{cell.name}/results.json")
+            }
+            for cell in cells
+        ]
+        nats = [[each["validation"]["loss"] for each in summaries]]
+        nats += [[each["context_use"][which] for each in summaries] for which in ("alone", "copy", "noisy_copy")]
+        means = [f"{statistics.fmean(values):.2f}" for values in nats]
+        for key in (("quick", "stsb"), ("quick", "mrpc"), ("small", "stsb"), ("small", "sst2")):
+            means.append(f"{100 * statistics.fmean(each[key] for each in scores):.1f}")
+        rows.append([variant, str(len(cells)), *means])
+    header = ["views", "seeds", "held-out loss", "masked tokens alone", "beside a copy", "beside a noisy copy"]
+    return table([*header, "STS-B, `quick`", "MRPC F1, `quick`", "STS-B, `small`", "SST-2, `small`"], rows)
 
 
 def beside_all() -> str:

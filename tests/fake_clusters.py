@@ -40,11 +40,11 @@ from pathlib import Path
 from daybreak.commands import prepare as module
 from daybreak.data.pipeline import cluster
 from daybreak.data.pipeline.cluster import Cluster
-from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.corpus import bundle_files
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.data.pipeline.preprocessing import Preprocessing
 
-module.bundled = lambda files, rule, **how: bundled(files, rule, {part}, **how)
+module.bundle_files = lambda files, rule, **how: bundle_files(files, rule, {part}, **how)
 cluster.TASKS_PER_WORKER, cluster.LOOK_SECONDS = 1, 0.05
 text, out, kind, steps = sys.argv[1:]
 module.prepare(

@@ -58,12 +58,12 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from daybreak.commands import prepare as module
-from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.corpus import bundle_files
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import find_files
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
-module.bundled = lambda files, rule, **how: bundled(files, rule, {part}, **how)
+module.bundle_files = lambda files, rule, **how: bundle_files(files, rule, {part}, **how)
 left = int(sys.argv[3])
 def counted(task):
     def one(*arguments):

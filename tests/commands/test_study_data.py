@@ -359,7 +359,7 @@ def test_data_of_another_try_gives_way(
             study_data(texts, recipe=recipe, out=tmp_path / "out", budget="20steps", threads=1, preparation=how)
         return [open_shards(path.parent).manifest.tokenizer for path in data.glob("*/manifest.json")]
 
-    monkeypatch.setattr("daybreak.studies.experiment.play", stop)
+    monkeypatch.setattr("daybreak.studies.experiment.run_cells", stop)
     assert tokenizers(0.01, cased=False, ended=UserError) == []  # nothing is left when filtered
     first = tokenizers(0.9, cased=True, ended=KeyboardInterrupt)
     (tmp_path / "out" / "study-data.json").unlink()

@@ -29,7 +29,7 @@ def masks() -> dict[str, tuple[Tensor | None, bool, int]]:
     attention_mask[1, 15:] = False
 
     def mask(**settings: object) -> Tensor | None:
-        usual = {"causal": False, "window": None, "attend": None, "positions": None}
+        usual = {"causal": False, "window": None, "attention_mask": None, "positions": None}
         return visibility_mask(LENGTH, device=CPU, **{**usual, **settings})  # type: ignore[arg-type]
 
     return {

@@ -92,7 +92,10 @@ def test_a_model_in_half_precision_gives_nearly_the_same_states(shape: Any, dtyp
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @torch.inference_mode()
 def test_chosen_positions_are_the_full_forward_gathered(shape: Any, causal: bool, padded: bool) -> None:
-    model, how = built(shape), {"causal": causal, "attend": padding() if padded else None, "types": two_segments()}
+    model, how = (
+        built(shape),
+        {"causal": causal, "attention_mask": padding() if padded else None, "token_type_ids": two_segments()},
+    )
     full = model.features(tokens(), **how)
     picked = full.gather(1, POSITIONS[:, :, None].expand(-1, -1, model.hidden_size))
     torch.testing.assert_close(model.features(tokens(), POSITIONS, **how), picked, rtol=1e-5, atol=1e-5)

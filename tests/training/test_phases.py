@@ -151,7 +151,7 @@ def test_no_second_phase_starts_within_the_finish(tmp_path: Path) -> None:
     made = two(tmp_path, SecondPhase(start=0.8, length=24), finish=Finish(start=0.5)).training
 
     def pairs(position: int, rows: int, progress: float) -> Batch:
-        return replace(rows_of(position, rows, 12), documents=np.arange(position, position + rows) // 2)
+        return replace(rows_of(position, rows, 12), passage_ids=np.arange(position, position + rows) // 2)
 
     made = replace(made, phases=(*made.phases, replace(made.phases[0], take=pairs)))
     assert fit(made, checkpoint.START).second_from is None

@@ -71,7 +71,7 @@ def views(position: int, rows: int, progress: float) -> Batch:
 
 
 def pairs(position: int, rows: int, progress: float) -> Batch:
-    return replace(rows_of(position, rows, LENGTH), documents=np.arange(position, position + rows) // 2)
+    return replace(rows_of(position, rows, LENGTH), passage_ids=np.arange(position, position + rows) // 2)
 
 
 FIRST = Phase(take=take, length=LENGTH, rows_per_epoch=1000, batch=ROWS, microbatch=ROWS)

@@ -33,7 +33,7 @@ from daybreak.data.filters.contamination import EvaluationText
 from daybreak.data.filters.filter import Context, DocumentFilter, Filter
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.pipeline import encoding, first_pass, resuming
-from daybreak.data.pipeline.cluster import LOCAL, Cluster, Slurm, chosen_workers, end_earlier, over_parts_on
+from daybreak.data.pipeline.cluster import LOCAL, Cluster, Slurm, chosen_workers, end_earlier, map_parts_on
 from daybreak.data.pipeline.corpus import Corpus, bundle_files
 from daybreak.data.pipeline.corpus_facts import begin_report, complete_report, quality_on
 from daybreak.data.pipeline.first_pass import KEPT_BYTES, FirstPass, decide
@@ -306,7 +306,7 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     of_parts = [epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))]
     settings = encoding.EncodingJob.after(found, corpus, folder, assignments=found.splits.path, epochs=of_parts)
     encoded = work / "encoded"
-    deque(_over_parts(job, "Encoding", partial(encoding.encode_part, settings, encoded), encoded), maxlen=0)
+    deque(_map_parts(job, "Encoding", partial(encoding.encode_part, settings, encoded), encoded), maxlen=0)
     data = work / "data"
     content = resuming.content_of(job.files)  # before write_shards refuses files that changed
     manifest, density = encoding.write_shards(
@@ -376,7 +376,7 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
 
 
 def _first_pass_parts(job: Job, label: str, settings: first_pass.FirstPassJob, folder: Path) -> None:
-    with closing(_over_parts(job, label, partial(first_pass.first_pass_part, settings, folder), folder)) as parts:
+    with closing(_map_parts(job, label, partial(first_pass.first_pass_part, settings, folder), folder)) as parts:
         first_pass.keep_tidy(folder, parts)
 
 
@@ -387,14 +387,14 @@ def filter_tokenizer(config: TokenizerConfig) -> TokenizerConfig:
     return config
 
 
-def _over_parts(job: Job, label: str, task: Callable[[ByteCounter, int], int], results: Path) -> Generator[int]:
+def _map_parts(job: Job, label: str, task: Callable[[ByteCounter, int], int], results: Path) -> Generator[int]:
     """Run ``task`` on every part, into ``results``, with a progress bar; yield the parts as they finish."""
     parts, meter = job.corpus.parts, ByteCounter()
     of_file = Counter(part.file for bundle in parts for part in bundle)
     sizes = [sum(part.file.bytes / of_file[part.file] for part in bundle) for bundle in parts]
     done, todo, numbers, workers = [0.0], partial(task, meter), range(len(parts)), job.workers
     if isinstance(workers, Cluster):
-        found = over_parts_on(workers, todo, numbers, results)
+        found = map_parts_on(workers, todo, numbers, results)
     else:
         found = map_parts(todo, numbers, workers, results.parent)
     with working_through(label, sum(sizes), lambda: max(done[0], meter.bytes)):  # other processes have own meters

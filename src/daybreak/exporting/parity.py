@@ -109,9 +109,9 @@ def _cases(model: Encoder, shape: EncoderConfig, validation: Validation) -> dict
         "masked": masked,
         "positions": positions,
         "answers": answers,
-        "types": token_type_ids,
+        "token_type_ids": token_type_ids,
         "padded": padded,
-        "attend": attention_mask,
+        "attention_mask": attention_mask,
     }
     with torch.inference_mode():
         cases["logits"] = model.logits(ids, token_type_ids=token_type_ids).float()

@@ -58,8 +58,8 @@ def compare_logits(model: Any, cases: dict[str, torch.Tensor]) -> tuple[float, f
 
     For a model that attends to padding, the padded case is only compared with the trainer's logits.
     """
-    ours, token_type_ids = cases["logits"], cases["types"]
-    ids, padded, attention_mask = cases["masked"][: len(ours)], cases["padded"], cases["attend"]
+    ours, token_type_ids = cases["logits"], cases["token_type_ids"]
+    ids, padded, attention_mask = cases["masked"][: len(ours)], cases["padded"], cases["attention_mask"]
     short = int(attention_mask.sum())
     with torch.inference_mode():
         theirs = model(input_ids=ids, **segments(model, token_type_ids)).logits
@@ -83,7 +83,7 @@ def compare_next(folder: str, cases: dict[str, torch.Tensor]) -> float:
     model = transformers.AutoModelForPreTraining.from_pretrained(folder).float().eval()
     ours = cases["next_logits"]
     with torch.inference_mode():
-        found = model(input_ids=cases["masked"][: len(ours)], token_type_ids=cases["types"])
+        found = model(input_ids=cases["masked"][: len(ours)], token_type_ids=cases["token_type_ids"])
     return (found.seq_relationship_logits - ours).abs().max().item()
 
 

@@ -28,7 +28,7 @@ from daybreak.data.pipeline.cluster import (
     ClusterPlan,
     Slurm,
     chosen_workers,
-    over_parts_on,
+    map_parts_on,
 )
 from daybreak.data.pipeline.cluster_tasks import Parts, job_number, leave_error, read_plan
 from daybreak.data.pipeline.preprocessing import Preprocessing
@@ -85,7 +85,7 @@ def fill(results: Path, number: int) -> None:
 def test_what_is_there_is_not_asked_for(tmp_path: Path) -> None:
     results = tmp_path / "results"
     fill(results, 3)
-    found = list(over_parts_on(Cluster("slurm", 2), partial(fill, results), range(5), results))  # 3 twice would raise
+    found = list(map_parts_on(Cluster("slurm", 2), partial(fill, results), range(5), results))  # 3 twice would raise
     assert found == [3, 0, 1, 2, 4]
     assert list(tmp_path.iterdir()) == [results]
 
@@ -106,7 +106,7 @@ def test_the_fault_of_a_task_is_reported_and_what_is_done_kept(
     tmp_path: Path, error: Exception, sentence: str, remedy: str
 ) -> None:
     with pytest.raises(WorkerLost) as caught:
-        list(over_parts_on(Cluster("slurm", 1), partial(fail, error), range(2), tmp_path / "results"))
+        list(map_parts_on(Cluster("slurm", 1), partial(fail, error), range(2), tmp_path / "results"))
     assert sentence in caught.value.sentence and remedy in caught.value.remedy
 
 

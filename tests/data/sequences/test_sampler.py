@@ -122,7 +122,7 @@ def test_rows_do_not_depend_on_how_they_are_asked_for(
     places = np.cumsum([start, *cuts]).tolist()
     parts = [one.take(place, cut) for one, place, cut in list(zip(fresh, places, cuts))[::-1]][::-1]
     batch = whole.take(start, sum(cuts))
-    for name in ("ids", "attend", "types", "follows", "documents"):
+    for name in ("input_ids", "attention_mask", "token_type_ids", "next_sentence_label", "passage_ids"):
         wanted, found = getattr(batch, name), [getattr(part, name) for part in parts]
         assert found == [None] * len(parts) if wanted is None else np.array_equal(np.concatenate(found), wanted)
 

@@ -102,7 +102,7 @@ def test_a_fraction_of_the_pairs_are_views_of_one_window(position: int, rows: in
     made = SpanSampler(stream, 64, 5, SPECIAL, shortest=12, longest=60, views=0.4)
     batch, plain = made.take(position, rows), sampler(stream).take(position, rows)
     shown = batch.passage_ids == NO_DOCUMENT
-    for name in ("ids", "attend", "documents"):
+    for name in ("input_ids", "attention_mask", "passage_ids"):
         assert np.array_equal(getattr(batch, name)[~shown], getattr(plain, name)[~shown])
     for ids in batch.input_ids[shown]:
         assert ids[0] == SPECIAL.cls and (ids == SPECIAL.sep).sum() >= 2

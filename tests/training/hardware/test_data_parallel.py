@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import token_type_ids
 import torch
 import torch.distributed as dist
 from rendezvous import end_rank, run_ranks
@@ -148,7 +148,7 @@ def test_the_queue_of_a_gpu_times_its_own_waits(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
     data_parallel = DataParallel(model(), World())
     data_parallel._shared = object()  # type: ignore[assignment]
-    buffer = token_type_ids.SimpleNamespace(device=torch.device("cuda"))
+    buffer = types.SimpleNamespace(device=torch.device("cuda"))
     data_parallel._sums._buckets = {0: buffer}  # type: ignore[dict-item]
     for _ in range(2):
         with data_parallel.microbatch(last=True):

@@ -69,7 +69,7 @@ def take(position: int, rows: int, progress: float = 0.0) -> Batch:
     ids[np.arange(rows), sizes - 1] = 3
     pairs = places // 2
     documents = np.where(pairs % 5 == 4, -1, np.where(pairs % 3, pairs, 0))
-    return Batch(input_ids=ids, attention_mask=here < sizes[:, None], documents=documents)
+    return Batch(input_ids=ids, attention_mask=here < sizes[:, None], passage_ids=documents)
 
 
 def long_rows(position: int, rows: int, progress: float = 0.0) -> Batch:

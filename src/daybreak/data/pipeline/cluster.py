@@ -133,7 +133,7 @@ END_SECONDS = 60.0
 """Time for a job to leave the queue."""
 
 
-def over_parts_on(
+def map_parts_on(
     cluster: Cluster, task: Callable[[int], object], numbers: Sequence[int], results: Path
 ) -> Iterator[int]:
     """Run ``task(number)`` for all numbers on the cluster; yield each number when its result exists.

@@ -158,7 +158,7 @@ class SourceReader:
     """Folder with the results so far."""
     workers: int
 
-    def _over_parts(self, task: Callable[[int], int]) -> Iterable[int]:
+    def _map_parts(self, task: Callable[[int], int]) -> Iterable[int]:
         return map_parts(task, range(len(self.corpus.parts)), self.workers)
 
     def _scan(self, what: str, folder: Path, *filters: Compressibility) -> None:
@@ -166,7 +166,7 @@ class SourceReader:
         job = first_pass.FirstPassJob(corpus=self.corpus, filters=filters)
         task = partial(first_pass.first_pass_part, job, folder, ByteCounter())
         with working(f"{what} {self.name}"):
-            first_pass.keep_tidy(folder, self._over_parts(task))
+            first_pass.keep_tidy(folder, self._map_parts(task))
 
     def first_pass(self) -> FirstPass:
         """Read the source without preprocessing; decides held-out documents and duplicates."""
@@ -196,7 +196,7 @@ class SourceReader:
             write_array(exact := self.place / "assignments-exact", assignments)
             with working(f"Looking for near duplicates in {self.name}"):
                 task = partial(sign_part, self.corpus, exact, found.offsets, self.place / "near")
-                deque(self._over_parts(task), maxlen=0)
+                deque(self._map_parts(task), maxlen=0)
                 assignments[near_duplicates(self.place / "near").astype(np.int64)] = DROPPED
         if not (assignments == TRAIN).any():
             raise UserError(
@@ -213,7 +213,7 @@ class SourceReader:
         job = encoding.EncodingJob.after(found, self.corpus, tokenizer, assignments=assignments, epochs=epochs)
         folder, new = self.place / f"encoded-{final.name}", self.place / f"data-{final.name}"
         with working(f"Encoding {final.name}"):
-            deque(self._over_parts(partial(encoding.encode_part, job, folder, ByteCounter())), maxlen=0)
+            deque(self._map_parts(partial(encoding.encode_part, job, folder, ByteCounter())), maxlen=0)
         manifest, _ = encoding.write_shards(
             job, folder, new, config,
             sources=[Source(path=self.name, documents=found.offsets[-1], characters=found.characters)],
