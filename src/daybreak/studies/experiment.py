@@ -249,11 +249,11 @@ def run_cells(
     found = {cell: read_cell(last, study) for cell in cells if (last := _last_finished(cell, study))}
     done(list(found.values()))  # the verdicts of a study that gets more seeds or tasks stay
 
-    def run(cell: Cell, attempt: Cell, words: str, left: int) -> None:
+    def run(cell: Cell, attempt: Cell, words: str) -> None:
         train_cell(attempt, study, lock)
         found[cell] = read_cell(attempt, study)
         done(list(found.values()))
-        say(f"{words}: {_summary(found[cell])}{_left(found, left)}")
+        say(f"{words}: {_summary(found[cell])}{_left(found, sum(one not in found for one in cells))}")
         # A model that failed the parity check has no result (RULES.md); a void cell is evaluated after its repetition.
         if tasks and found[cell].void != REFUSED and not (attempt == cell and repeated(cell)):
             evaluate_cell(attempt, study, lock, tasks)
@@ -266,11 +266,11 @@ def run_cells(
         return bool(found[cell].void) and (repeat_void or again)
 
     for number, cell in enumerate(cells, 1):
-        run(cell, cell, f"{number} of {len(cells)}", len(cells) - number)
+        run(cell, cell, f"{number} of {len(cells)}")
     void = [cell for cell in cells if found[cell].void]
     for cell in void:
         if repeated(cell):
-            run(cell, replace(cell, attempt=1), "Again", 0)
+            run(cell, replace(cell, attempt=1), "Again")
     if left := sum(bool(found[cell].void) for cell in void):
         more = "; --repeat-void runs each once more" if not repeat_void else ", even after a repetition"
         say(f"{left} of {len(cells)} cells are void{more}. A comparison with a void cell gives no verdict.")
