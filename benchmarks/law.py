@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from daybreak.forecasting.law import (
     RunSpec,
     course_means,
     effective_tokens,
+    gradient,
     inner_parameters,
     log_fraction,
     shipped_law,
@@ -288,9 +289,8 @@ def fit(runs: Sequence[LawRun], courses: Sequence[HeldoutCourse], weight: float 
             f"{len(runs)} runs and {len(courses)} held-out courses are too few to fit a law on.",
             f"Name at least {FEWEST} of each.",
         )
-    z = np.array([math.log(run.loss / run.unigram_loss) for run in runs])
     facts = facts_of(runs, weight)
-    theta, covariance, spread, freedom = coefficients_of(facts, z)
+    theta, covariance, spread, freedom = coefficients_of(facts, log_losses(runs))
     expected = log_fraction(theta, *facts)
     return Law(
         coefficients=[round(float(value), 6) for value in theta],
@@ -317,6 +317,11 @@ def facts_of(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> np.ndarra
         (run.inner, effective_tokens(run.tokens, run.unique), run.compression + weight * run.bigram) for run in runs
     ]
     return np.array(facts, dtype=float).T
+
+
+def log_losses(runs: Sequence[LawRun]) -> np.ndarray:
+    """Return the logarithm of the relative final loss of each run [R]."""
+    return np.array([math.log(run.loss / run.unigram_loss) for run in runs])
 
 
 def coefficients_of(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
@@ -351,22 +356,11 @@ def spread_on_new_text(runs: Sequence[LawRun], weight: float) -> float:
     weight, because a user's text is a new one.
     """
     errors, variances, weights = [], [], []
-    for text in dict.fromkeys(run.text for run in runs):
-        known, left = ([run for run in runs if (run.text == text) == inside] for inside in (False, True))
-        if len(known) < FEWEST:
-            continue
-        facts = facts_of(known, weight)
-        z = np.array([math.log(run.loss / run.unigram_loss) for run in known])
-        theta, covariance, *_ = coefficients_of(facts, z)
-        there = facts_of(left, weight)
-        errors += list(np.log([run.loss / run.unigram_loss for run in left]) - log_fraction(theta, *there))
-        gradient = np.stack(
-            [
-                (log_fraction(theta + step, *there) - log_fraction(theta - step, *there)) / 2e-4
-                for step in 1e-4 * np.eye(len(theta))
-            ]
-        )
-        variances += list(np.einsum("ir,ij,jr->r", gradient, covariance, gradient))
+    for left, theta, covariance in fits_without(runs, [run.text for run in runs], weight):
+        facts = facts_of(left, weight)
+        slopes = gradient(theta, *facts)
+        errors += list(log_losses(left) - log_fraction(theta, *facts))
+        variances += list(np.einsum("ir,ij,jr->r", slopes, covariance, slopes))
         weights += [1.0 / len(left)] * len(left)
     if not errors:
         return 0.0
@@ -446,16 +440,24 @@ def usual_losses(runs: Sequence[LawRun], expected: np.ndarray) -> list[UsualLoss
 def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable], weight: float = BIGRAM_WEIGHT) -> list[Residual]:
     """Forecast each run by a law fitted without its group; groups that leave too few runs are skipped."""
     found = []
-    for group in dict.fromkeys(groups):
-        known = [run for run, other in zip(runs, groups) if other != group]
-        if len(known) < FEWEST:
-            continue
-        losses = np.array([math.log(run.loss / run.unigram_loss) for run in known])
-        theta, *_ = coefficients_of(facts_of(known, weight), losses)
-        left = [run for run, other in zip(runs, groups) if other == group]
+    for left, theta, _ in fits_without(runs, groups, weight):
         for run, z in zip(left, log_fraction(theta, *facts_of(left, weight))):
             found.append(Residual(name=run.name, loss=run.loss, fitted=run.unigram_loss * math.exp(float(z))))
     return found
+
+
+def fits_without(
+    runs: Sequence[LawRun], groups: Sequence[Hashable], weight: float
+) -> Iterator[tuple[list[LawRun], np.ndarray, np.ndarray]]:
+    """Yield the runs of each group, and the coefficients and covariance of a law fitted without them.
+
+    Groups that leave too few runs are skipped.
+    """
+    for group in dict.fromkeys(groups):
+        known = [run for run, other in zip(runs, groups) if other != group]
+        if len(known) >= FEWEST:
+            theta, covariance, *_ = coefficients_of(facts_of(known, weight), log_losses(known))
+            yield [run for run, other in zip(runs, groups) if other == group], theta, covariance
 
 
 def judged(runs: list[LawRun], groups: list[Any], weight: float = BIGRAM_WEIGHT) -> dict[str, Any]:

@@ -86,6 +86,17 @@ def log_fraction(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray
     return np.log(lasting + (1.0 - lasting) * unlearned) * np.exp(-gamma * (difficulty - CENTRE[2]))
 
 
+def gradient(coefficients: np.ndarray, *facts: np.ndarray) -> np.ndarray:
+    """Return the derivatives of ``log_fraction`` by the coefficients [6, R] for N, D and difficulty, each [R]."""
+    steps = 1e-4 * np.eye(len(coefficients))
+    return np.stack(
+        [
+            (log_fraction(coefficients + step, *facts) - log_fraction(coefficients - step, *facts)) / 2e-4
+            for step in steps
+        ]
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """The properties of a run that the law uses."""
@@ -163,16 +174,16 @@ def _expected(law: Law, run: RunSpec) -> tuple[float, float, float]:
     """Return z, its variance from the coefficients, and its variance from the number of tokens."""
     theta = np.asarray(law.coefficients)
 
-    def at(coefficients: np.ndarray, more: float = 0.0) -> float:
+    def facts(more: float = 0.0) -> list[np.ndarray]:
         tokens = effective_tokens(run.tokens * math.exp(more), run.unique)
-        return float(
-            log_fraction(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.difficulty)))[0]
-        )
+        return [np.array([value]) for value in (run.inner, tokens, run.difficulty)]
 
-    slope = np.array([(at(theta + step) - at(theta - step)) / 2e-4 for step in 1e-4 * np.eye(len(theta))])
-    pace = (at(theta, 1e-4) - at(theta, -1e-4)) / 2e-4 * run.speed_spread
+    slope = gradient(theta, *facts())[:, 0]
+    more, less = (float(log_fraction(theta, *facts(step))[0]) for step in (1e-4, -1e-4))
+    pace = (more - less) / 2e-4 * run.speed_spread
     # The covariance is stored with four digits, so a variance near zero can come out negative.
-    return at(theta), max(0.0, float(slope @ np.asarray(law.covariance) @ slope)), pace**2
+    variance = max(0.0, float(slope @ np.asarray(law.covariance) @ slope))
+    return float(log_fraction(theta, *facts())[0]), variance, pace**2
 
 
 def _forecast(law: Law, run: RunSpec, at: float, z: float, spread: float) -> Forecast:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.terminal import say
-from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, correct_forecast, course_means, predict_loss, typical_loss
+from daybreak.forecasting.law import (
+    SPEED_SPREAD,
+    WINDOW,
+    RunSpec,
+    correct_forecast,
+    course_means,
+    predict_loss,
+    typical_loss,
+)
 from daybreak.schemas.forecast import Forecast, ForecastLog, Law, UsualLoss
 from daybreak.schemas.run import MachineRecord, StepRecord, ValidationRecord
 
@@ -45,7 +53,8 @@ class ForecastMonitor:
         self._begun, mark = self._begun or record, self._law.usual[0]
         if self.forecasts[-1].made_at >= mark.at:
             return
-        self._seen.append((record.progress, record.loss))
+        if record.progress > mark.at - WINDOW:
+            self._seen.append((record.progress, record.loss))
         if record.progress >= mark.at:
             self._look(mark, record)
 
