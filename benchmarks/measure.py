@@ -107,9 +107,9 @@ def daybreak(*arguments: str, processes: int = 1) -> list[str]:
     return [sys.executable, "-m", *torchrun, *script, *arguments]
 
 
-def environment() -> dict[str, str]:
-    """Environment of a process that uses the sources of this checkout, whether or not Daybreak is installed."""
-    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+def environment(checkout: Path = ROOT) -> dict[str, str]:
+    """Environment of a process that uses the sources of ``checkout``, whether or not Daybreak is installed."""
+    paths = [str(checkout / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 
@@ -245,14 +245,17 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def commit() -> str:
-    """Commit of this checkout, marked if files differ from it; 'unknown' outside git."""
+def commit(checkout: Path = ROOT) -> str:
+    """Commit of ``checkout``, marked if files differ from it; 'unknown' outside git."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, check=True).stdout
+
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-        changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+        head, changed = git("rev-parse", "HEAD"), git("status", "--porcelain")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return head.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
+    return head.strip() + (" with changes" if changed.strip() else "")
 
 
 def source_fingerprint() -> str:

@@ -2,6 +2,7 @@
 
     python benchmarks/throughput.py --out throughput.json
     python benchmarks/throughput.py --recipes base,small --lengths 128,512 --out throughput.json
+    python benchmarks/throughput.py --other ../earlier-commit --out throughput.json
 
 Each variant is a separate process, so that its peak memory is measured separately; they run in turns. The Trainer is
 set up as in its masked-LM example script (DataCollatorForLanguageModeling at 15 %, head and logits at every position),
@@ -12,7 +13,8 @@ size. Both sides use the same length and batch, without accumulation.
 
 Daybreak is timed by stage; "recipe" weighs the stages by their fraction of the time. Its speed is given as a fraction
 of the speed of large square products, and of the speed of the step's own matrix products in the same turns
-(matrix_products.py). Memory is the peak resident memory of the process with imports, without loader processes.
+(matrix_products.py). With ``--other``, the step of another checkout is timed in the same turns. Memory is the peak
+resident memory of the process with imports, without loader processes.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ from daybreak.training.objectives.objective import CausalThenMasked
 
 RATE_SIDE = {"cpu": 1024, "cuda": 8192}
 STAGES = ("causal", "masked")
+OTHER = {f"other commit, {stage}": f"daybreak, {stage}" for stage in STAGES}
+"""Variants that another checkout runs, and their names there."""
 KEPT = ("peak_gib", "device_peak_gib", "resident_before_gib", "products")
 """What a record keeps of a variant's last block."""
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -69,27 +73,42 @@ def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> f
 
 
 def measure_cell(
-    settings: dict[str, Any], *, seconds: float, turns: int, log: Path, deadline: float = float("inf")
+    settings: dict[str, Any],
+    *,
+    seconds: float,
+    turns: int,
+    log: Path,
+    deadline: float = float("inf"),
+    checkout: Path | None = None,
 ) -> dict[str, Any]:
     """Run all variants in turns and return medians; variants that fail are left out.
 
-    At the ``deadline`` (``time.monotonic()``) the running variant is ended, and the cell is not ``complete``.
+    Args:
+        deadline: in ``time.monotonic()``; then the running variant is ended, and the cell is not ``complete``.
+        checkout: of another commit, whose step takes turns too.
     """
     device, precision, watch = torch.device(settings["device"]), settings["precision"], measure.Watch()
     names = ("recipe", "length", "rows", "vocabulary", "precision", "threads")
     found: dict[str, Any] = {name: settings[name] for name in names}
     found |= {"matrix_rate": [matrix_rate(device, precision)], "variants": {}}
-    blocks: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
+    contenders = (*CONTENDERS, *(OTHER if checkout else ()))
+    blocks: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+
+    def started(name: str) -> Variant:
+        if checkout and name in OTHER:
+            return Variant(OTHER[name], settings, log, checkout)
+        return Variant(name, settings, log)
+
     with ExitStack() as stack:
         # On a GPU all start at once: there the cores that import compute nothing.
-        first = CONTENDERS if device.type == "cuda" else ()
-        ready = {name: stack.enter_context(closing(Variant(name, settings, log))) for name in first}
+        first = contenders if device.type == "cuda" else ()
+        ready = {name: stack.enter_context(closing(started(name))) for name in first}
         for _ in range(turns):
             for name, own in blocks.items():
                 left = deadline - time.monotonic()
                 if left > 0 and not any("failed" in block for block in own):
                     if name not in ready:
-                        ready[name] = stack.enter_context(closing(Variant(name, settings, log)))
+                        ready[name] = stack.enter_context(closing(started(name)))
                     own.append(ready[name].block(seconds, left))
     found["complete"] = time.monotonic() < deadline
     found["matrix_rate"].append(matrix_rate(device, precision))
@@ -97,7 +116,7 @@ def measure_cell(
     for name, own in blocks.items():
         last = own[-1] if own else {"failed": "no time left"}
         found["variants"][name] = last if "failed" in last else variant(own, rate)
-    share_of_products(found["variants"], load_recipe(settings["recipe"]))
+    add_whole_recipe(found["variants"], load_recipe(settings["recipe"]))
     return found | watch.facts(settings["threads"])
 
 
@@ -116,10 +135,11 @@ def variant(blocks: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
     }
 
 
-def share_of_products(variants: dict[str, Any], recipe: Recipe) -> None:
+def add_whole_recipe(variants: dict[str, Any], recipe: Recipe) -> None:
     """Add to Daybreak's stages their fraction of the products' speed, and the recipe as a whole.
 
-    Progress is time, so the stages' speeds are averaged by their share of it.
+    Progress is time, so the stages' speeds are averaged by their share of it. The stages of another commit are
+    averaged by the shares of this one, so that only the speed of the steps differs.
     """
     stages = [variants[f"daybreak, {stage}"] for stage in STAGES]
     for stage, seen in zip(STAGES, stages):
@@ -129,13 +149,15 @@ def share_of_products(variants: dict[str, Any], recipe: Recipe) -> None:
             seen["share_of_products_rate"] = statistics.median(shares)
     assert isinstance(recipe.objective, CausalThenMasked)
     share = recipe.objective.causal_fraction
-    if not any("failed" in seen for seen in stages):
-        variants["daybreak, recipe"] = {
-            name: share * stages[0][name] + (1 - share) * stages[1][name]
+    for whose in ("daybreak", "other commit"):
+        causal, masked = (variants.get(f"{whose}, {stage}", {"failed": "-"}) for stage in STAGES)
+        if "failed" in causal or "failed" in masked:
+            continue
+        variants[f"{whose}, recipe"] = {
+            name: share * causal[name] + (1 - share) * masked[name]
             for name in ("tokens_per_second", "share_of_matrix_rate", "share_of_products_rate")
-            if name in stages[0] and name in stages[1]
-        }
-        variants["daybreak, recipe"]["peak_gib"] = max(seen.get("peak_gib", 0.0) for seen in stages)
+            if name in causal and name in masked
+        } | {"peak_gib": max(seen.get("peak_gib", 0.0) for seen in (causal, masked))}
 
 
 def render(cells: Sequence[dict[str, Any]]) -> str:
@@ -144,7 +166,8 @@ def render(cells: Sequence[dict[str, Any]]) -> str:
     for cell in cells:
         head = f"{cell['recipe']}, vocabulary {cell['vocabulary']}, {cell['rows']} x {cell['length']} tokens a step"
         rows = []
-        for name in ["daybreak, recipe", *CONTENDERS]:
+        others = [name for name in ("other commit, recipe", *OTHER) if name in cell["variants"]]
+        for name in ["daybreak, recipe", *CONTENDERS, *others]:
             seen = cell["variants"].get(name, {"failed": "-"})
             if "failed" in seen:
                 rows.append([name, str(seen["failed"]), "", "", ""])
@@ -183,12 +206,14 @@ def sweep(
     log: Path,
     tell: Callable[[Any], None],
     before: Sequence[dict[str, Any]] = (),
+    checkout: Path | None = None,
 ) -> list[Any]:
     """Measure every recipe and vocabulary at every length until ``deadline``; ``tell`` receives all cells.
 
     Args:
         log: where what the variants print goes.
         before: cells of an earlier call. Complete ones are kept, others too if there is no time to measure them anew.
+        checkout: of another commit, whose step takes turns too.
     """
     settle(chosen, device)
     known = {cell_name(cell): cell for cell in before}
@@ -200,7 +225,15 @@ def sweep(
         if earlier and (earlier["complete"] or time.monotonic() >= deadline):
             cells.append(earlier)
         elif time.monotonic() < deadline:
-            cells.append(measure_cell(settings, seconds=chosen.seconds, turns=chosen.turns, log=log, deadline=deadline))
+            found = measure_cell(
+                settings,
+                seconds=chosen.seconds,
+                turns=chosen.turns,
+                log=log,
+                deadline=deadline,
+                checkout=checkout,
+            )
+            cells.append(found)
         else:
             print(f"No time left for {name} at {length} tokens.", flush=True)
         tell(cells)
@@ -238,6 +271,7 @@ def shorten(chosen: argparse.Namespace) -> None:
 def main() -> None:
     parser = measure.parser(__doc__)
     parser.add_argument("--data", type=Path, help="folder made by daybreak prepare; else invented ids")
+    parser.add_argument("--other", type=Path, help="checkout of another commit, whose step is timed in the same turns")
     add_flags(parser)
     chosen = parser.parse_args()
     if chosen.short:
@@ -248,13 +282,16 @@ def main() -> None:
     settings = {name: getattr(chosen, name) for name in DEFAULTS["cpu"]}
     found = measure.record("throughput", settings)
     found["environment"] = measure.thread_settings()
+    other = chosen.other.resolve() if chosen.other else None
+    if other:
+        found["other_commit"] = measure.commit(other)
 
     def tell(cells: list[Any]) -> None:
         found["cells"] = cells
         measure.finish(found, chosen.out)
 
     with measure.work_folder(chosen.work) as work:
-        print(render(sweep(chosen, device, float("inf"), work / "log.txt", tell)))
+        print(render(sweep(chosen, device, float("inf"), work / "log.txt", tell, checkout=other)))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ from daybreak.recipe import load_recipe
 
 ANSWER = "variant: "
 """Begins the lines that are meant for the parent; Trainers print lines of their own."""
+NAMES_BEFORE = ("contender.py", "contender: ")
+"""Of this script and of ``ANSWER`` in commits before 2026-11-23 13:00."""
 BATCHES = 64
 """Of an epoch of invented ids: the Trainer starts its loader processes anew for each epoch."""
 TOY: dict[str, Any] = {"layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
@@ -66,12 +68,16 @@ class Variant:
     Args:
         settings: of the cell, as ``built`` reads them.
         log: what the process prints beside its answers.
+        checkout: whose sources and benchmarks the process runs.
     """
 
-    def __init__(self, name: str, settings: dict[str, Any], log: Path):
-        command = [sys.executable, __file__, "--name", name, "--cell", json.dumps(settings)]
+    def __init__(self, name: str, settings: dict[str, Any], log: Path, checkout: Path = measure.ROOT):
+        script, self._answer = checkout / "benchmarks" / Path(__file__).name, ANSWER.encode()
+        if not script.exists():
+            script, self._answer = script.with_name(NAMES_BEFORE[0]), NAMES_BEFORE[1].encode()
+        command = [sys.executable, str(script), "--name", name, "--cell", json.dumps(settings)]
         self._log = log.open("ab")
-        environment = measure.environment()
+        environment = measure.environment(checkout)
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._log, env=environment)
 
     def block(self, seconds: float, limit: float = float("inf")) -> dict[str, Any]:
@@ -87,8 +93,8 @@ class Variant:
             self._process.stdin.write(f"{seconds}\n".encode())
             self._process.stdin.flush()
             for line in self._process.stdout:
-                if line.startswith(ANSWER.encode()):
-                    found: dict[str, Any] = json.loads(line[len(ANSWER) :])
+                if line.startswith(self._answer):
+                    found: dict[str, Any] = json.loads(line[len(self._answer) :])
                     return found
                 self._log.write(line)
         except BrokenPipeError:

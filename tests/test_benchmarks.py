@@ -128,10 +128,19 @@ def test_fractions_of_the_matrix_rate() -> None:
     alone = {**found, "turns": [200.0, 100.0, 50.0]}
     cell = {"daybreak, causal": dict(found), "daybreak, masked": dict(found), "products, causal": {"failed": "x"}}
     cell["products, masked"] = alone
-    throughput.share_of_products(cell, load_recipe("tiny"))
+    for stage, speed in (("causal", 10.0), ("masked", 30.0)):
+        cell[f"other commit, {stage}"] = {**found, "tokens_per_second": speed}
+    recipe = load_recipe("tiny")
+    throughput.add_whole_recipe(cell, recipe)
     assert cell["daybreak, masked"]["share_of_products_rate"] == 0.5
     assert "share_of_products_rate" not in cell["daybreak, causal"]
     assert cell["daybreak, recipe"]["tokens_per_second"] == 50
+    causal = recipe.objective.causal_fraction
+    assert cell["other commit, recipe"]["tokens_per_second"] == pytest.approx(10 * causal + 30 * (1 - causal))
+    del cell["other commit, recipe"]
+    cell["other commit, masked"] = {"failed": "x"}
+    throughput.add_whole_recipe(cell, recipe)
+    assert "other commit, recipe" not in cell
 
 
 @pytest.mark.parametrize(("causal_targets", "progress"), [(1.0, 0.0), (0.4, 0.0), (0.4, 0.5), (0.4, 1.0)])
