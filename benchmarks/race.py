@@ -33,12 +33,13 @@ import torch
 import toy
 from race_report import REFERENCE, render, summarize
 
+from daybreak.cli import SPINS
 from daybreak.core.files import read_json, write_json
 from daybreak.data.sequences.shards import open_shards
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import load_recipe
 
-OURS = ("env", "GOMP_SPINCOUNT=1000")
+OURS = ("env", f"GOMP_SPINCOUNT={SPINS}")
 """What our command line sets before torch is there; the reference has torch's default."""
 EQUAL, FREE, CRAMMING = "daybreak, same parameters", "daybreak, free shape", "cramming"
 SIDES = {"reference": REFERENCE, "same": EQUAL, "free": FREE, "cramming": CRAMMING}

@@ -24,6 +24,7 @@ import torch
 from matrix_products import ProductsBlock
 from our_step import Block, Cell, ZipfStream, our_block
 
+from daybreak.cli import SPINS
 from daybreak.core.process import status_bytes
 from daybreak.data.sequences.sampler import RowSampler
 from daybreak.data.sequences.shards import open_shards
@@ -78,6 +79,8 @@ class Variant:
         command = [sys.executable, str(script), "--name", name, "--cell", json.dumps(settings)]
         self._log = log.open("ab")
         environment = measure.environment(checkout)
+        if name.startswith("daybreak"):  # as in its commands; the Trainer has libgomp's default
+            environment["GOMP_SPINCOUNT"] = SPINS
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._log, env=environment)
 
     def block(self, seconds: float, limit: float = float("inf")) -> dict[str, Any]:

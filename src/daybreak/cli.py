@@ -37,15 +37,17 @@ FULL_MEMORY = ("out of memory", "can't start new thread")
 NO_GPU_CODE = "no kernel image is available"
 """Part of CUDA's message at the first operation on a GPU of a generation that torch is not built for."""
 
+SPINS = "2000"
+"""How often a thread asks for its next work before it sleeps. Without end, threads starve each other when other
+processes run; much less, and an idle machine wakes sleeping threads all the time (docs/log.md)."""
+
 RESUMABLE = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
 """Commands that continue where they stopped. Several processes of torchrun share only a pretraining."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``daybreak COMMAND ...`` and exit with 0 (done), 1 (a bug), 2 (a user error), 130 or 143 (a signal)."""
-    # Threads that spin while they wait starve each other when other processes run. Short spins cost little on an idle
-    # machine and save much on a busy one (docs/log.md). libgomp reads this when torch is imported.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # libgomp reads this when torch is imported
     widen_narrow_terminal()
     for name in ("stdout", "stderr"):  # None where the shell closed it with >&-
         if getattr(sys, name) is None:
