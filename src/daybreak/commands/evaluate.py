@@ -165,6 +165,11 @@ def evaluate(
         names = [one.model_name for one in earlier if one.weights == weights and one.model_name]
         if names and source.name not in names and results_file.parent == source.usual:
             source = replace(source, name=names[0])  # the folder was renamed, and the model is the same
+        for task in found:
+            if task.unlabelled_train and not chosen.distillation_of(task):
+                say(
+                    f"The unlabelled rows of {task.name} are not used by {chosen.name}. --protocol distilled uses them."
+                )
         evaluations, parallel = _evaluations(
             found,
             source,
@@ -368,7 +373,7 @@ def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
         f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag-of-words baseline",
         result.bag_of_words_part,
         f"both averaged {statistics.fmean(result.combined):.3f}" if result.combined else "",
-        f"{result.train_rows:,} train and {result.reported_rows:,} {result.reported} rows",
+        f"{result.training_size} train and {result.reported_rows:,} {result.reported} rows",
         f"{data.skipped} rows skipped" if data.skipped else "",
         f"{leaked:,} of {len(data.dev):,} dev rows are also training rows" if leaked else "",
         result.selection if result.settings_tried else "",

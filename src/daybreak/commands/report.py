@@ -204,9 +204,9 @@ def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
 
 
 def _check_same_training(a: TaskResult, b: TaskResult) -> None:
-    if a.train_rows != b.train_rows:
+    if a.training_size != b.training_size:
         raise UserError(
-            f"The two models were fine-tuned on different numbers of rows, {a.train_rows:,} and {b.train_rows:,}.",
+            f"The two models were fine-tuned on different numbers of rows, {a.training_size} and {b.training_size}.",
             "Evaluate both on the same files.",
         )
 

@@ -65,9 +65,9 @@ def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
 
     Results on other numbers of examples, or with another headline metric, are apart: the task changed between them.
     """
-    found: dict[tuple[str, str, str, str, int, int], dict[str, TaskResult]] = {}
+    found: dict[tuple[str, str, str, str, int, int, int], dict[str, TaskResult]] = {}
     for result in results:
-        measured = result.metric, result.train_rows, result.reported_rows
+        measured = result.metric, result.train_rows, result.unlabelled_rows, result.reported_rows
         found.setdefault((result.protocol, result.task, result.model_name, *measured), {})[result.model] = result
     return [
         TaskPair(

@@ -149,7 +149,7 @@ def _lane(runs: Sequence[RunRecords], row: _Row, result: TaskResult, y: float) -
 def _score_row(runs: Sequence[RunRecords], row: _Row) -> dict[str, Inline | None]:
     pair, result = row.pair, row.pair.either
     model = f"{row.model}; " if row.model else ""
-    size = f"{result.train_rows:,} training rows, {result.reported_rows:,} evaluation rows"
+    size = f"{result.training_size} training rows, {result.reported_rows:,} evaluation rows"
     selection = [small(text) for text in _selections(pair)]
     combined = pair.pretrained.combined if pair.pretrained else None
     return {

@@ -104,6 +104,9 @@ class TaskResult:
     """Standard deviation of the headline metric over seeds (n - 1); 0 for a single seed."""
     selection: str
     train_rows: int
+    """Labelled training rows."""
+    unlabelled_rows: int = 0
+    """Training rows without labels."""
     dev_rows: int
     test_rows: int = 0
     mismatched_rows: int = 0
@@ -138,6 +141,12 @@ class TaskResult:
     def key(self) -> tuple[str, str, str, str]:
         """Identity of the result; a newer result with the same key replaces it."""
         return self.protocol, self.task, self.model_name, self.model
+
+    @property
+    def training_size(self) -> str:
+        """``2,000``, or with unlabelled rows ``2,000 (and 9,000 unlabelled)``."""
+        more = f" (and {self.unlabelled_rows:,} unlabelled)" if self.unlabelled_rows else ""
+        return f"{self.train_rows:,}{more}"
 
     @property
     def median(self) -> float:

@@ -20,14 +20,14 @@ from daybreak.commands.evaluate import evaluate
 from daybreak.commands.run import FineTuning
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
+from daybreak.evaluation.baselines.bag_of_words import held_out_predictions, predictions
 from daybreak.evaluation.finetuning import fast_training, finetune, jobs
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
 from daybreak.evaluation.finetuning.fast_training import WorkingCopy
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
 from daybreak.evaluation.finetuning.fingerprints import fingerprint
 from daybreak.evaluation.finetuning.heads import PooledClassifier
-from daybreak.evaluation.finetuning.jobs import encode_task, initial_model, run_job
+from daybreak.evaluation.finetuning.jobs import encode_task, initial_model, run_job, training_subset
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
@@ -109,6 +109,67 @@ def test_distilled_mixes_labels_and_held_out_predictions_of_the_bag_of_words(
         [(expected[row] * logits[place].log_softmax(0).numpy()).sum() for place, row in enumerate((2, 0, 5))]
     )
     assert float(loss) == pytest.approx(by_hand, abs=1e-5)
+
+
+@pytest.fixture
+def partly_labelled(write_task: WriteTask, tmp_path: Path) -> Path:
+    """Six labelled rows, three of dev, and a file of six rows, three of which are new."""
+    rows = [(f"{word} day {number}", word) for number, word in enumerate(["sun", "rain"] * 3)]
+    dev = [("sun sea", "sun"), ("rain wind", "rain"), ("cold rain", "rain")]
+    more = ["text0", "rain day 1", "sun again", "sun sea", "rain again", "wind", "sun again"]
+    (tmp_path / "more.tsv").write_text("\n".join(more) + "\n")
+    return write_task(rows, dev, 'unlabelled = "more.tsv"')
+
+
+def test_distilled_learns_what_the_bag_of_words_says_of_rows_without_labels(
+    encoder: Path, partly_labelled: Path
+) -> None:
+    data = load_task(read_task_file(partly_labelled))
+    rows = encode_task(encoder, data, DISTILLED)
+    assert data.unlabelled and data.unlabelled.texts == [("sun again",), ("rain again",), ("wind",)]
+    assert len(rows.train) == 9 and rows.train.lengths[6:8] == [4, 4]
+    train = training_subset(data.train, None)
+    expected = predictions(CLASSIFICATION, data, train, data.unlabelled)
+    assert np.array(rows.train.targets[6:]) == pytest.approx(expected, abs=1e-6)
+    assert expected[0].argmax() != expected[1].argmax() and expected.sum(axis=1) == pytest.approx(np.ones(3))
+    # The labelled rows keep the targets that they have alone.
+    alone = encode_task(encoder, dataclasses.replace(data, unlabelled=None), DISTILLED)
+    assert rows.train.targets[:6] == alone.train.targets
+    assert len(encode_task(encoder, data, SMALL).train) == 6
+
+
+def test_many_rows_without_labels_shorten_the_training(partly_labelled: Path, encoder: Path, tmp_path: Path) -> None:
+    task = read_task_file(partly_labelled)
+
+    def epochs(protocol: Protocol, unlabelled: int) -> list[int]:
+        data = load_task(task)
+        texts = LabelledRows([(str(number),) for number in range(unlabelled)], [0] * unlabelled)
+        found = evaluation_of(encoder, task, tmp_path / "cells", protocol=protocol)
+        found = dataclasses.replace(found, data=dataclasses.replace(data, unlabelled=texts))
+        return [setting.epochs for setting in found.settings(16)]
+
+    assert [epochs(DISTILLED, count) for count in (0, 18, 24, 54, 6000)] == [[5], [5], [4], [2], [1]]
+    assert epochs(SMALL, 6000) == [5]
+    assert epochs(dataclasses.replace(DISTILLED, epochs=(2, 3)), 6000) == [1], "the same setting is tried once"
+
+
+def test_rows_without_labels_count_where_they_are_used(
+    encoder: Path, partly_labelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"epochs": 1, "seeds": 1, "out": tmp_path / "out"}
+    (result,) = evaluate(encoder, [str(partly_labelled)], protocol="distilled", **options)
+    assert (result.train_rows, result.unlabelled_rows) == (6, 3)
+    assert "6 (and 3 unlabelled) train and 3 dev rows" in capsys.readouterr().out
+    (again,) = evaluate(encoder, [str(partly_labelled)], protocol="distilled", **options)
+    assert again == result and "were finished" in capsys.readouterr().out
+    with (tmp_path / "more.tsv").open("a") as file:
+        file.write("much rain\n")
+    (changed,) = evaluate(encoder, [str(partly_labelled)], protocol="distilled", **options)
+    assert changed.unlabelled_rows == 4 and changed.scores["nll"] != result.scores["nll"]
+    capsys.readouterr()
+    (small,) = evaluate(encoder, [str(partly_labelled)], protocol="small", **options)
+    assert small.unlabelled_rows == 0 and small.training_size == "6"
+    assert "The unlabelled rows of weather are not used by small" in capsys.readouterr().out
 
 
 def test_distilled_leaves_numbers_and_stock_heads_as_small_has_them(encoder: Path, write_task: WriteTask) -> None:

@@ -57,6 +57,24 @@ def described(folder: Path, toml: str) -> Path:
     return path
 
 
+def test_rows_without_labels_are_new_different_and_of_a_classification(folder: Path) -> None:
+    more = folder / "more.tsv"
+    more.write_text("b\ta\n" + "".join(f"y\t{text}\n" for text in ("x3", "new", "new", " ", "other", *"cdefghijk")))
+    path = described(folder, GOOD + 'unlabelled = "more.tsv"\n')
+    rows = load_task(read_task_file(path))
+    assert rows.unlabelled and rows.unlabelled.texts == [(text,) for text in ("new", "other", *"cdefghijk")]
+    assert rows.skipped == 1 and len(rows.train) == 20
+    more.write_text("b\ta\ny\tx3\n")
+    with pytest.raises(UserError, match=r"Every row of .*more\.tsv' is also a labelled row"):
+        load_task(read_task_file(path))
+    described(folder, GOOD.replace('"label"', '"score"') + 'kind = "regression"\nunlabelled = "more.tsv"\n')
+    with pytest.raises(UserError, match="has unlabelled rows, and its kind is regression"):
+        read_task_file(path)
+    described(folder, GOOD + 'unlabelled = "none.tsv"\n')
+    with pytest.raises(UserError, match="no such file"):
+        read_task_file(path)
+
+
 def test_endings_may_be_in_capitals(folder: Path) -> None:
     (folder / "train.tsv").rename(folder / "TRAIN.TSV")
     assert len(load_task(read_task_file(described(folder, GOOD.replace("train.tsv", "TRAIN.TSV")))).train) == 20

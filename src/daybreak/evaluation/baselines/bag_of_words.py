@@ -106,6 +106,17 @@ def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.
     return found if kind.numeric else np.exp(found)
 
 
+def predictions(kind: Kind, data: TaskRows, train: LabelledRows, rows: LabelledRows) -> np.ndarray:
+    """Predict ``rows``, whose targets do not count, with a baseline that is fitted on ``train``.
+
+    Returns:
+        As ``held_out_predictions``.
+    """
+    train = _bounded(train)
+    found = _linear(kind, data, train, *_select(kind, data, train))(rows)
+    return found if kind.numeric else np.exp(found)
+
+
 def _bounded(train: LabelledRows) -> LabelledRows:
     """Return the first rows with at most MOST_CHARACTERS characters in total (at least one row)."""
     ends = accumulate(sum(map(len, texts)) for texts in train.texts)

@@ -21,7 +21,7 @@ from daybreak.core.files import read_json, write_text
 from daybreak.core.formatting import score
 from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import say
-from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
+from daybreak.evaluation.baselines.bag_of_words import held_out_predictions, predictions
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
@@ -118,21 +118,29 @@ def encode_task(
 def with_soft_targets(
     kind: Kind, data: TaskRows, train: LabelledRows, weight: float, kept: Path | None
 ) -> LabelledRows:
-    """Return classification rows whose targets are probabilities, with ``weight`` for those of the bag of words."""
+    """Return classification rows whose targets are probabilities, with ``weight`` for those of the bag of words.
 
-    def predict() -> np.ndarray:
-        return held_out_predictions(kind, data, train)
+    Rows without labels follow, with the probabilities of the bag of words alone (Bucila et al. 2006, Model Compression,
+    section 2: a small network learns from unlabelled rows that another model labels).
+    """
+    more = data.unlabelled or LabelledRows([], [])
+
+    def predict() -> dict[str, Any]:
+        found = [held_out_predictions(kind, data, train)]
+        if more:
+            found.append(predictions(kind, data, train, more))
+        return {"predictions": np.concatenate(found).tolist()}
 
     def read(content: Mapping[str, Any]) -> np.ndarray:
-        return np.array(content["predictions"], dtype=np.float64).reshape(len(train), len(data.labels))
+        return np.array(content["predictions"], dtype=np.float64).reshape(len(train) + len(more), len(data.labels))
 
     if kept is None:
-        guesses = predict()
+        guesses = read(predict())
     else:
-        file = kept / "held-out-predictions.json"
-        guesses = read_or_make(file, data.task, len(train), read, lambda: {"predictions": predict().tolist()})
-    probabilities = (1 - weight) * np.eye(len(data.labels))[train.targets] + weight * guesses
-    return replace(train, targets=np.round(probabilities, DIGITS).tolist())
+        guesses = read_or_make(kept / "held-out-predictions.json", data.task, len(train), read, predict)
+    mixed = (1 - weight) * np.eye(len(data.labels))[train.targets] + weight * guesses[: len(train)]
+    probabilities = np.concatenate((mixed, guesses[len(train) :]))
+    return replace(train, texts=train.texts + more.texts, targets=np.round(probabilities, DIGITS).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)

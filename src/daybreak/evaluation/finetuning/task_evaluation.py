@@ -40,6 +40,9 @@ from daybreak.evaluation.tasks.kinds import kind_of, task_type
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
 
+MOST_LONGER = 4
+"""Unlabelled rows lengthen a fine-tuning at most this many times, but each row is used at least once."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEvaluation:
@@ -80,6 +83,22 @@ class TaskEvaluation:
         return min(len(self.data.train), self.protocol.train_rows or len(self.data.train))
 
     @property
+    def unlabelled_rows(self) -> int:
+        """Number of rows without labels that each fine-tuning trains on."""
+        used = self.data.unlabelled if self.protocol.distillation_of(self.data.task) else None
+        return len(used) if used else 0
+
+    def settings(self, hidden_size: int) -> list[Setting]:
+        """Return the settings of the protocol for this task, with fewer epochs if there are many unlabelled rows."""
+        shorter = MOST_LONGER * self.train_rows / (self.train_rows + self.unlabelled_rows)
+        found = self.protocol.settings(hidden_size, self.data.task.whole)
+        return list(
+            dict.fromkeys(
+                replace(each, epochs=max(1, min(each.epochs, round(each.epochs * shorter)))) for each in found
+            )
+        )
+
+    @property
     def is_start(self) -> bool:
         """Whether other tasks of the protocol start from this task's model."""
         return self.data.task.whole in dict(self.protocol.starts).values()
@@ -88,7 +107,7 @@ class TaskEvaluation:
         """Return the jobs, setting by setting and seed by seed."""
         task = _with_absolute_paths(self.data.task)
         protocol = self.protocol.for_task(task)
-        settings = protocol.settings(load_config(self.folder).hidden_size, task.whole)
+        settings = self.settings(load_config(self.folder).hidden_size)
         random = self.untrained and not self.chained
         unlabelled = unlabelled_digest(task) if self.unlabelled else ""
         model = model_digest(self.folder, random)
@@ -175,6 +194,7 @@ class TaskEvaluation:
             spread=spread(scores[headline]),
             selection=selection_words(setting, len(tried), self.seeds, self.protocol.selection),
             train_rows=self.train_rows,
+            unlabelled_rows=self.unlabelled_rows,
             dev_rows=len(data.dev),
             test_rows=len(data.test) if data.test else 0,
             mismatched_rows=len(data.mismatched) if data.mismatched else 0,
@@ -239,6 +259,8 @@ class TaskEvaluation:
 
 def _with_absolute_paths(task: Task) -> Task:
     files: dict[str, Any] = {name: path.resolve() for name, path in task.files.items()}
+    if task.unlabelled_train:
+        files["unlabelled_train"] = task.unlabelled_train.resolve()
     unlabelled = tuple(replace(file, path=file.path.resolve()) for file in task.unlabelled)
     return replace(task, **files, unlabelled=unlabelled)
 
@@ -282,9 +304,9 @@ def total_work(evaluations: Sequence[TaskEvaluation]) -> tuple[int, int]:
     """Return the number of fine-tunings and of training rows, counted once per epoch."""
     count = rows = 0
     for each in evaluations:
-        settings = each.protocol.settings(0, each.data.task.whole)
+        settings = each.settings(0)
         count += len(settings) * each.seeds
-        rows += each.train_rows * sum(setting.epochs for setting in settings) * each.seeds
+        rows += (each.train_rows + each.unlabelled_rows) * sum(setting.epochs for setting in settings) * each.seeds
     return count, rows
 
 

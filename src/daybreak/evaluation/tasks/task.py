@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class Task:
     """A second labelled dev file, of other genres; it selects nothing either."""
     unlabelled: tuple[UnlabelledFile, ...] = ()
     """Unlabelled files to predict for a submission."""
+    unlabelled_train: Path | None = None
+    """A file of rows without labels, which protocols with soft targets also train on."""
     family: str = ""
     """The task whose protocol settings apply, if not the task itself: a subset of a task names the whole task."""
     text: tuple[str | int, ...]
@@ -104,6 +106,8 @@ class TaskRows:
     mismatched: LabelledRows | None
     skipped: int
     """Number of unusable rows in all files."""
+    unlabelled: LabelledRows | None = None
+    """Rows without labels to train on, with 0 as targets; their texts are in no labelled file."""
 
     @property
     def parts(self) -> dict[str, LabelledRows]:
@@ -133,7 +137,27 @@ def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
             f"Every row of '{task.train}' has the number {rows[task.train].targets[0]:g}.",
             "Give training rows of at least two numbers.",
         )
-    return assembled(task, names, rows)
+    found = assembled(task, names, rows)
+    if task.unlabelled_train is None:
+        return found
+    unlabelled = unlabelled_rows(task, rows.values())
+    return replace(found, unlabelled=unlabelled, skipped=found.skipped + unlabelled.skipped)
+
+
+def unlabelled_rows(task: Task, labelled: Iterable[LabelledRows]) -> LabelledRows:
+    """Return the different rows of ``task.unlabelled_train`` whose texts are not among the ``labelled`` ones.
+
+    Raises:
+        UserError: there are none.
+    """
+    path = task.unlabelled_train
+    assert path is not None
+    cells = read_table(path, task.text, format=task.format_of(path), header=task.header, texts=len(task.text))
+    known = {texts for rows in labelled for texts in rows.texts}
+    texts = [texts for texts in dict.fromkeys(cells.rows) if texts not in known]
+    if not texts:
+        raise UserError(f"Every row of '{path}' is also a labelled row.", "Give other rows, or remove unlabelled.")
+    return LabelledRows(texts, [0] * len(texts), cells.skipped)
 
 
 def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledRows]) -> TaskRows:
