@@ -166,7 +166,7 @@ def evaluate(
         if names and source.name not in names and results_file.parent == source.usual:
             source = replace(source, name=names[0])  # the folder was renamed, and the model is the same
         for task in found:
-            if task.unlabelled_train and not chosen.distillation_of(task):
+            if task.unlabelled_train and not chosen.distillation_of(task) and not untrained:
                 say(
                     f"The unlabelled rows of {task.name} are not used by {chosen.name}. --protocol distilled uses them."
                 )
@@ -183,6 +183,7 @@ def evaluate(
             cells=RunFolder(results_file.parent).cells,
             weights=weights,
             baselines=baselines,
+            shortens=epochs is None,
         )
         results, predicted = {}, []
         for each, runs in _run_evaluations(evaluations, parallel, backend, price, within, overwrite, targets):
@@ -255,7 +256,7 @@ def _evaluations(
         TaskEvaluation(
             folder=source.folder,
             model_name=source.name,
-            data=load_task(task),
+            data=load_task(task, unlabelled=bool(protocol.distillation_of(task))),
             protocol=protocol,
             seeds=number(task),
             **settings,

@@ -80,7 +80,7 @@ def predict(
             f"The kind of the task is {kind.name}, which predict does not support.",
             f"Use the folder with transformers.AutoModel{kind.head}.",
         )
-    inputs = (path, Path(task), *described.files.values())
+    inputs = (path, Path(task), *described.paths)
     if file.resolve() in (each.resolve() for each in inputs) or folder.resolve() in file.resolve().parents:
         raise UserError(f"'{file}' is part of the input and would be overwritten.", "Choose another file with --out.")
     if file.is_dir():

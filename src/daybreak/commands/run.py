@@ -366,7 +366,7 @@ class FineTuning:
         if protocol:
             protocol.check_starts(tasks)
         for task in tasks:
-            load_task(task)
+            load_task(task, unlabelled=protocol is None or bool(protocol.distillation_of(task)))
 
     def words(self) -> str:
         """Describe the fine-tunings to come."""
@@ -385,7 +385,7 @@ class FineTuning:
         from daybreak.evaluation.model_source import find_tasks
 
         named = [Path(task) for task in self.tasks if task.endswith(".toml")]
-        return named + [file for task in find_tasks(self.tasks, self.task_dir) for file in task.files.values()]
+        return named + [file for task in find_tasks(self.tasks, self.task_dir) for file in task.paths]
 
     def _seeds_by_task(self) -> dict[str, int]:
         from daybreak.evaluation.protocols.known_protocols import find_protocol

@@ -201,7 +201,8 @@ def task_row(pair: TaskPair, named: bool) -> list[str]:
             bag_of_words = score(side.bag_of_words[side.metric]) + part
     return [
         f"{pair.task}, {pair.model_name}" if named else pair.task,
-        f"{metric_name(result.metric)}, {result.reported_rows:,} {result.reported} rows",
+        f"{metric_name(result.metric)}, {result.training_size} training rows, "
+        f"{result.reported_rows:,} {result.reported} rows",
         score(result.baseline),
         bag_of_words,
         _score(pair.untrained),

@@ -72,9 +72,11 @@ def choose_tasks(
         raise UserError(f"{seeds} fine-tunings of each model are too few.", "Give --task-seeds of at least 1.")
     found = find_tasks(names, task_dir)
     chosen.check_starts(found)
+    digests = []
     for task in found:
-        load_task(task)
-    digests = [[task.name, task.metric, task_digest(task)] for task in found]
+        unlabelled = bool(task.unlabelled_train and chosen.distillation_of(task))
+        load_task(task, unlabelled=unlabelled)
+        digests.append([task.name, task.metric, task_digest(task, soft_targets=unlabelled)])
     return CellTasks(
         record=StudyTasks(tasks=[task.name for task in found], protocol=protocol, seeds=seeds),
         typed=tuple(names),

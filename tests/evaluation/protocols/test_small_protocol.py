@@ -20,7 +20,7 @@ from daybreak.commands.evaluate import evaluate
 from daybreak.commands.run import FineTuning
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.evaluation.baselines.bag_of_words import held_out_predictions, predictions
+from daybreak.evaluation.baselines.bag_of_words import bag_of_words, held_out_predictions
 from daybreak.evaluation.finetuning import fast_training, finetune, jobs
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
 from daybreak.evaluation.finetuning.fast_training import WorkingCopy
@@ -122,35 +122,39 @@ def partly_labelled(write_task: WriteTask, tmp_path: Path) -> Path:
 
 
 def test_distilled_learns_what_the_bag_of_words_says_of_rows_without_labels(
-    encoder: Path, partly_labelled: Path
+    encoder: Path, partly_labelled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = load_task(read_task_file(partly_labelled))
+    data = load_task(read_task_file(partly_labelled), unlabelled=True)
     rows = encode_task(encoder, data, DISTILLED)
     assert data.unlabelled and data.unlabelled.texts == [("sun again",), ("rain again",), ("wind",)]
     assert len(rows.train) == 9 and rows.train.lengths[6:8] == [4, 4]
     train = training_subset(data.train, None)
-    expected = predictions(CLASSIFICATION, data, train, data.unlabelled)
+    everything = dataclasses.replace(data, dev=data.unlabelled)
+    leads = bag_of_words(CLASSIFICATION, everything, train).scored_rows["dev"][:, 2]
+    expected = torch.tensor(np.stack((0 * leads, leads), axis=1)).softmax(1).numpy()
     assert np.array(rows.train.targets[6:]) == pytest.approx(expected, abs=1e-6)
     assert expected[0].argmax() != expected[1].argmax() and expected.sum(axis=1) == pytest.approx(np.ones(3))
     # The labelled rows keep the targets that they have alone.
     alone = encode_task(encoder, dataclasses.replace(data, unlabelled=None), DISTILLED)
     assert rows.train.targets[:6] == alone.train.targets
-    assert len(encode_task(encoder, data, SMALL).train) == 6
+    monkeypatch.setattr("daybreak.evaluation.baselines.bag_of_words.AT_A_TIME", 2)
+    assert encode_task(encoder, data, DISTILLED).train.targets == rows.train.targets
+    assert load_task(read_task_file(partly_labelled)).unlabelled is None
 
 
 def test_many_rows_without_labels_shorten_the_training(partly_labelled: Path, encoder: Path, tmp_path: Path) -> None:
     task = read_task_file(partly_labelled)
 
-    def epochs(protocol: Protocol, unlabelled: int) -> list[int]:
-        data = load_task(task)
+    def epochs(protocol: Protocol, unlabelled: int, shortens: bool = True) -> list[int]:
         texts = LabelledRows([(str(number),) for number in range(unlabelled)], [0] * unlabelled)
-        found = evaluation_of(encoder, task, tmp_path / "cells", protocol=protocol)
-        found = dataclasses.replace(found, data=dataclasses.replace(data, unlabelled=texts))
-        return [setting.epochs for setting in found.settings(16)]
+        data = dataclasses.replace(load_task(task), unlabelled=texts)
+        found = evaluation_of(encoder, task, tmp_path / "cells", protocol=protocol, shortens=shortens)
+        return [setting.epochs for setting in dataclasses.replace(found, data=data).settings(16)]
 
-    assert [epochs(DISTILLED, count) for count in (0, 18, 24, 54, 6000)] == [[5], [5], [4], [2], [1]]
-    assert epochs(SMALL, 6000) == [5]
+    # 6 labelled rows for 5 epochs; with others, at most five times as many rows are read, or one epoch.
+    assert [epochs(DISTILLED, count) for count in (0, 24, 25, 54, 70, 6000)] == [[5], [5], [4], [2], [1], [1]]
     assert epochs(dataclasses.replace(DISTILLED, epochs=(2, 3)), 6000) == [1], "the same setting is tried once"
+    assert epochs(DISTILLED, 6000, shortens=False) == [5]
 
 
 def test_rows_without_labels_count_where_they_are_used(
@@ -166,10 +170,13 @@ def test_rows_without_labels_count_where_they_are_used(
         file.write("much rain\n")
     (changed,) = evaluate(encoder, [str(partly_labelled)], protocol="distilled", **options)
     assert changed.unlabelled_rows == 4 and changed.scores["nll"] != result.scores["nll"]
-    capsys.readouterr()
+    assert "was measured on other rows and is replaced" in capsys.readouterr().out
     (small,) = evaluate(encoder, [str(partly_labelled)], protocol="small", **options)
     assert small.unlabelled_rows == 0 and small.training_size == "6"
     assert "The unlabelled rows of weather are not used by small" in capsys.readouterr().out
+    (tmp_path / "more.tsv").write_text("no column of this name\n")
+    (again,) = evaluate(encoder, [str(partly_labelled)], protocol="small", **options)
+    assert again == small and "were finished" in capsys.readouterr().out, "the file is not read"
 
 
 def test_distilled_leaves_numbers_and_stock_heads_as_small_has_them(encoder: Path, write_task: WriteTask) -> None:

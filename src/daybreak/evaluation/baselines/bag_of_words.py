@@ -45,6 +45,8 @@ MOST_TO_CHOOSE = 5_000
 MOST_CHARACTERS = 8_000_000
 """Most characters of training text, which take about a minute on one core. SST-2 has 4 million; for MNLI, QQP and QNLI
 only the first rows of the seeded shuffle are used."""
+AT_A_TIME = 5_000
+"""Rows without labels that are predicted at a time, to bound the memory."""
 MOST_FEATURES = 200_000
 """Words and pairs of words, and as many character n-grams: the most frequent ones."""
 MOST_COEFFICIENTS = 6_000_000
@@ -84,11 +86,16 @@ def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores:
     return WordScores(scored, len(train))
 
 
-def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.ndarray:
-    """Predict each training row with a baseline that is fitted on rows of other folds.
+def held_out_predictions(
+    kind: Kind, data: TaskRows, train: LabelledRows, more: LabelledRows | None = None
+) -> np.ndarray:
+    """Predict each training row with a baseline that is fitted on rows of other folds, then ``more`` with all rows.
 
     Features and regularization are selected once, on all training rows. Where there are no rows of other folds, labels
     are equally probable and the number is the mean.
+
+    Args:
+        more: rows that are in no fold; their targets do not count.
 
     Returns:
         The probabilities of classification, float64[R, C], or the numbers of regression, float64[R, 1].
@@ -103,17 +110,10 @@ def held_out_predictions(kind: Kind, data: TaskRows, train: LabelledRows) -> np.
         if len(others) and len(rows):
             answers = _linear(kind, data, bounded.take(others.tolist()), columns, strength)
             found[rows] = answers(train.take(rows.tolist()))
-    return found if kind.numeric else np.exp(found)
-
-
-def predictions(kind: Kind, data: TaskRows, train: LabelledRows, rows: LabelledRows) -> np.ndarray:
-    """Predict ``rows``, whose targets do not count, with a baseline that is fitted on ``train``.
-
-    Returns:
-        As ``held_out_predictions``.
-    """
-    train = _bounded(train)
-    found = _linear(kind, data, train, *_select(kind, data, train))(rows)
+    if more:
+        answers = _linear(kind, data, bounded, columns, strength)
+        parts = (range(start, min(start + AT_A_TIME, len(more))) for start in range(0, len(more), AT_A_TIME))
+        found = np.concatenate([found, *(answers(more.take(part)) for part in parts)])
     return found if kind.numeric else np.exp(found)
 
 

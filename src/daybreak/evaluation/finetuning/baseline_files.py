@@ -19,16 +19,23 @@ _Value = TypeVar("_Value")
 
 
 def read_or_make(
-    file: Path, task: Task, rows: int, read: Callable[[Mapping[str, Any]], _Value], make: Callable[[], dict[str, Any]]
+    file: Path,
+    task: Task,
+    rows: int,
+    read: Callable[[Mapping[str, Any]], _Value],
+    make: Callable[[], dict[str, Any]],
+    *,
+    soft_targets: bool = False,
 ) -> _Value:
     """Return ``read`` of the file's content; without a file for these rows and this version, make and write it first.
 
     Args:
-        rows: number of training rows of the task's fine-tunings.
+        rows: number of labelled training rows of the task's fine-tunings.
+        soft_targets: whether the file holds predictions for soft targets.
     """
     identity = {
         "software": [VERSION, sklearn.__version__],
-        "rows": task_digest(task),
+        "rows": task_digest(task, soft_targets=soft_targets),
         "train_rows": rows,
         "metric": task.metric,
     }

@@ -40,20 +40,22 @@ def model_digest(folder: Path, random: bool) -> str:
 
 
 def task_digest(task: Task, soft_targets: bool = False) -> str:
-    """Return the digest of a task's training and evaluation files and how they are read, without name and metric.
+    """Return the digest of a task's labelled files and how they are read. Its name and metric do not count.
 
     Args:
-        soft_targets: add what the soft targets depend on: the bag of words, whose settings the metric selects.
+        soft_targets: add what the soft targets depend on: the rows without labels, and the bag of words, whose settings
+            the metric selects.
     """
-    more = {"unlabelled": task.unlabelled_train} if task.unlabelled_train else {}
     described: dict[str, object] = {
-        "files": {name: digest([path]) for name, path in {**task.files, **more}.items()},
+        "files": {name: digest([path]) for name, path in task.files.items()},
         "read": [task.kind, task.text, task.choices, task.label, task.header, task.format, task.labels],
     }
     if standardizes(task):
         described["targets"] = "standardized"
     if soft_targets:
         described["soft_targets"] = [task.metric, VERSION, sklearn.__version__]
+        if task.unlabelled_train:
+            described["unlabelled"] = digest([task.unlabelled_train])
     return _digest_of(described)
 
 

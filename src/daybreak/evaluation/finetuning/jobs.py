@@ -21,7 +21,7 @@ from daybreak.core.files import read_json, write_text
 from daybreak.core.formatting import score
 from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import say
-from daybreak.evaluation.baselines.bag_of_words import held_out_predictions, predictions
+from daybreak.evaluation.baselines.bag_of_words import held_out_predictions
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
@@ -120,16 +120,13 @@ def with_soft_targets(
 ) -> LabelledRows:
     """Return classification rows whose targets are probabilities, with ``weight`` for those of the bag of words.
 
-    Rows without labels follow, with the probabilities of the bag of words alone (Bucila et al. 2006, Model Compression,
-    section 2: a small network learns from unlabelled rows that another model labels).
+    Rows without labels follow, with the probabilities of the bag of words alone, as a small network learns from rows
+    that another model labels (Bucila et al. 2006, Model Compression).
     """
     more = data.unlabelled or LabelledRows([], [])
 
     def predict() -> dict[str, Any]:
-        found = [held_out_predictions(kind, data, train)]
-        if more:
-            found.append(predictions(kind, data, train, more))
-        return {"predictions": np.concatenate(found).tolist()}
+        return {"predictions": held_out_predictions(kind, data, train, more).tolist()}
 
     def read(content: Mapping[str, Any]) -> np.ndarray:
         return np.array(content["predictions"], dtype=np.float64).reshape(len(train) + len(more), len(data.labels))
@@ -137,7 +134,8 @@ def with_soft_targets(
     if kept is None:
         guesses = read(predict())
     else:
-        guesses = read_or_make(kept / "held-out-predictions.json", data.task, len(train), read, predict)
+        file = kept / "held-out-predictions.json"
+        guesses = read_or_make(file, data.task, len(train), read, predict, soft_targets=True)
     mixed = (1 - weight) * np.eye(len(data.labels))[train.targets] + weight * guesses[: len(train)]
     probabilities = np.concatenate((mixed, guesses[len(train) :]))
     return replace(train, texts=train.texts + more.texts, targets=np.round(probabilities, DIGITS).tolist())
@@ -277,14 +275,18 @@ def part_scores(kind: Kind, scored_rows: Mapping[str, np.ndarray], labels: Seque
 def rounded(scored_rows: Mapping[str, np.ndarray]) -> dict[str, list[list[float]]]:
     """Return the rows of each part with DIGITS decimals, as files keep them.
 
-    Where no value reaches 1, as in a regression of small numbers, the digits are counted from the largest value.
+    Where no value of a column reaches 1, as in a regression of small numbers, the digits are counted from its largest
+    value. Columns do not affect each other, so that all models on the same rows have the same targets.
     """
-    kept = {}
-    for part, table in scored_rows.items():
-        largest = float(np.abs(table).max(initial=0.0))
-        more = max(0, -math.floor(math.log10(largest)) - 1) if largest else 0
-        kept[part] = np.round(table, DIGITS + more).tolist()
-    return kept
+
+    def column(values: np.ndarray) -> np.ndarray:
+        largest = float(np.abs(values).max(initial=0.0))
+        more = max(0, -math.floor(math.log10(largest)) - 1) if 0 < largest < math.inf else 0
+        return np.round(values, DIGITS + more)
+
+    return {
+        part: np.stack([column(values) for values in table.T], axis=1).tolist() for part, table in scored_rows.items()
+    }
 
 
 def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
@@ -309,4 +311,5 @@ def _encoded_task(
     folder: Path, task: Task, protocol: Protocol, unlabelled: bool, source: str, kept: Path
 ) -> EncodedTask:
     """Cached, because a worker runs the jobs of one task one after the other; ``source`` detects changed files."""
-    return encode_task(folder, load_task(task), protocol, unlabelled, kept)
+    data = load_task(task, unlabelled=bool(protocol.distillation_of(task)))
+    return encode_task(folder, data, protocol, unlabelled, kept)

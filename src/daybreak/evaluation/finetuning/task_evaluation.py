@@ -40,8 +40,8 @@ from daybreak.evaluation.tasks.kinds import kind_of, task_type
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
 
-MOST_LONGER = 4
-"""Unlabelled rows lengthen a fine-tuning at most this many times, but each row is used at least once."""
+MOST_LONGER = 5
+"""Rows without labels lengthen a fine-tuning at most this many times, unless one epoch takes longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,8 @@ class TaskEvaluation:
     """``folder`` is the fine-tuned model of another task."""
     baselines: bool = True
     """Also fit the bag-of-words baseline."""
+    shortens: bool = True
+    """Fine-tune for fewer epochs if there are many rows without labels."""
     jobs: tuple[FinetuningJob, ...] = ()
     """Set by ``planned``, as are the next two."""
     remaining: int = 0
@@ -85,18 +87,16 @@ class TaskEvaluation:
     @property
     def unlabelled_rows(self) -> int:
         """Number of rows without labels that each fine-tuning trains on."""
-        used = self.data.unlabelled if self.protocol.distillation_of(self.data.task) else None
-        return len(used) if used else 0
+        return len(self.data.unlabelled or ())
 
     def settings(self, hidden_size: int) -> list[Setting]:
         """Return the settings of the protocol for this task, with fewer epochs if there are many unlabelled rows."""
-        shorter = MOST_LONGER * self.train_rows / (self.train_rows + self.unlabelled_rows)
-        found = self.protocol.settings(hidden_size, self.data.task.whole)
-        return list(
-            dict.fromkeys(
-                replace(each, epochs=max(1, min(each.epochs, round(each.epochs * shorter)))) for each in found
-            )
-        )
+        found, rows = self.protocol.settings(hidden_size, self.data.task.whole), self.train_rows + self.unlabelled_rows
+
+        def shorter(epochs: int) -> int:
+            return max(1, min(epochs, epochs * MOST_LONGER * self.train_rows // rows)) if self.shortens else epochs
+
+        return list(dict.fromkeys(replace(each, epochs=shorter(each.epochs)) for each in found))
 
     @property
     def is_start(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from daybreak.evaluation.tasks.choices import Choice
 from daybreak.evaluation.tasks.questions import Questions
 from daybreak.evaluation.tasks.sequences import Classification, Regression
@@ -27,6 +29,6 @@ def task_type(task: Task) -> str:
     return task.kind
 
 
-def load_task(task: Task) -> TaskRows:
-    """Read a task's files."""
-    return kind_of(task).load(task)
+def load_task(task: Task, unlabelled: bool = False) -> TaskRows:
+    """Read a task's files; its rows without labels only if ``unlabelled``."""
+    return kind_of(task).load(task if unlabelled else replace(task, unlabelled_train=None))

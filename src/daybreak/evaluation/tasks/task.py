@@ -74,6 +74,11 @@ class Task:
         found = {"train": self.train, "dev": self.dev, "test": self.test, "mismatched": self.mismatched}
         return {part: path for part, path in found.items() if path is not None}
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files that training and evaluation may read."""
+        return [*self.files.values(), *([self.unlabelled_train] if self.unlabelled_train else [])]
+
     def format_of(self, path: Path) -> str:
         ending = path.suffix.lower().lstrip(".")
         return ending if self.by_ending and ending in FORMATS else self.format
