@@ -16,7 +16,7 @@ from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import load_task
-from daybreak.evaluation.tasks.task import LabelledRows, Task
+from daybreak.evaluation.tasks.task import LabeledRows, Task
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.schemas.tasks import FinetuningRun, TaskResult, spread
 
@@ -45,7 +45,7 @@ def weather_rows(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def learned(
-    folder: Path, kind: Kind, labels: tuple[str, ...], train: LabelledRows, dev: LabelledRows, setting: Setting,
+    folder: Path, kind: Kind, labels: tuple[str, ...], train: LabeledRows, dev: LabeledRows, setting: Setting,
     length: int = 64, untrained: bool = False,
 ) -> tuple[Any, EncodedRows, list[np.ndarray]]:  # fmt: skip
     """Fine-tune; return the model, the encoded dev rows, and what the model says of them."""
@@ -60,7 +60,7 @@ def evaluation_of(folder: Path, task: Task, cells: Path, **changes: Any) -> Task
     """The evaluation of a model on a task under the protocol quick, with one seed."""
     usual = {
         "folder": folder, "model_name": "toy", "data": load_task(task), "protocol": PROTOCOLS["quick"], "seeds": 1,
-        "untrained": False, "unlabelled": False, "cells": cells, "weights": "",
+        "untrained": False, "unlabeled": False, "cells": cells, "weights": "",
     }  # fmt: skip
     return TaskEvaluation(**{**usual, **changes})
 

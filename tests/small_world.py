@@ -149,7 +149,7 @@ def _write_tasks(folder: Path, chance: random.Random) -> None:
 
 
 def _write_glue(folder: Path, name: str, chance: random.Random) -> None:
-    """A task of GLUE as it is distributed; the unlabelled files of the two tasks that have the fewest rows."""
+    """A task of GLUE as it is distributed; the unlabeled files of the two tasks that have the fewest rows."""
     task: Any = GLUE[name]
     answers = [value for value, _ in task.labels] or ["1.5", "3.0"]
     for part in filter(None, (task.train, task.dev, task.mismatched)):
@@ -158,7 +158,7 @@ def _write_glue(folder: Path, name: str, chance: random.Random) -> None:
         if name == "cola":  # no header, and the text last
             rows = [["gj04", row[1], "", row[0]] for row in rows]
         _write_table(folder / part, [*task.text, task.label] if task.header else [], rows, "\t")
-    for hidden in task.unlabelled if name in ("cola", "wnli") else ():
+    for hidden in task.unlabeled if name in ("cola", "wnli") else ():
         asked = [[str(at), *prose(chance, len(hidden.text))] for at in range(FILES[hidden.name].rows)]
         _write_table(folder / hidden.path, ["index", *hidden.text], asked, "\t")
 

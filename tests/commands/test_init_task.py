@@ -217,8 +217,8 @@ def test_objects_and_their_missing_fields(tmp_path: Path) -> None:
 
 def test_the_first_object_may_lack_a_key(tmp_path: Path) -> None:
     table = tmp_path / "rows.jsonl"
-    labelled = [{"text": f"{GOOD[i % 3]} {i}", "mood": "ab"[i % 2]} for i in range(40)]
-    table.write_text("".join(json.dumps(row) + "\n" for row in [{"text": "no label"}, *labelled]))
+    labeled = [{"text": f"{GOOD[i % 3]} {i}", "mood": "ab"[i % 2]} for i in range(40)]
+    table.write_text("".join(json.dumps(row) + "\n" for row in [{"text": "no label"}, *labeled]))
     assert read_task_file(init_task(table)).label == "mood"
 
 

@@ -31,13 +31,13 @@ def tasks(tmp_path: Path) -> list[str]:
     words = "king dog river hill bread song".split()
     folder = tmp_path / "tasks"
     folder.mkdir()
-    labelled = [f"the {chance.choice(words)} and the {word}\t{word}" for word in chance.choices(words[:2], k=60)]
+    labeled = [f"the {chance.choice(words)} and the {word}\t{word}" for word in chance.choices(words[:2], k=60)]
     rated = []
     for _ in range(40):
         one, other = chance.choices(words, k=2)
         rated.append(f"the {one}\tthe {other}\t{int(one == other)}.5")
     for name, head, lines, more in (
-        ("word", "text\tlabel", labelled, 'text = "text"'),
+        ("word", "text\tlabel", labeled, 'text = "text"'),
         ("same", "one\tother\tlabel", rated, 'text = ["one", "other"]\nkind = "regression"'),
     ):
         (folder / f"{name}.tsv").write_text("\n".join([head, *lines]) + "\n")

@@ -463,7 +463,7 @@ def test_seeds_are_left_out_when_it_becomes_late(
 
 
 def test_a_finished_evaluation_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its labelled rows may have changed; evaluate keeps the fine-tunings whose rows are the same.
+    # Its labeled rows may have changed; evaluate keeps the fine-tunings whose rows are the same.
     results = [replace(one, task="cola") for one in fake_results(random.Random(0), 0.0)[:2]]
     write_json(RunFolder(tmp_path).results, [to_dict(one) for one in results])
     asked: list[bool] = []

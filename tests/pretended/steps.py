@@ -24,7 +24,7 @@ from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import KINDS
-from daybreak.evaluation.tasks.task import LabelledRows
+from daybreak.evaluation.tasks.task import LabeledRows
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
@@ -151,7 +151,7 @@ def fine_tuning(steps: int) -> dict[str, Any]:
     sequences = [[2, *chance.integers(5, VOCABULARY, size).tolist(), 3] for size in sizes]
     features = {"input_ids": sequences, "attention_mask": [[1] * len(each) for each in sequences]}
     labels = chance.integers(0, 2, len(sequences)).tolist()
-    rows = EncodedRows(features, labels, list(map(len, sequences)), LabelledRows([], []))
+    rows = EncodedRows(features, labels, list(map(len, sequences)), LabeledRows([], []))
     protocol, setting = replace(PROTOCOLS["quick"], dropout=0.0), Setting(epochs=1, rate=1e-3, batch=8)
     padding = Padding({"input_ids": 0, "attention_mask": 0}, left=False)
     for where in ("cpu", "cuda"):

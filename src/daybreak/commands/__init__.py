@@ -17,7 +17,7 @@ COMMANDS = {
     "export": "Write the model of a run, or a published model, as a Hugging Face folder.",
     "evaluate": "Fine-tune a model on GLUE and your own tasks; writes results.json.",
     "predict": "Label new rows with a saved classifier, averaged with a bag-of-words model.",
-    "init-task": "Write a task file for a table of labelled rows.",
+    "init-task": "Write a task file for a table of labeled rows.",
     "probe": "Measure a model without fine-tuning: layers, masked tokens and search; writes probes.json.",
     "search": "Search a run's own text with its model, with BM25, or with both.",
     "verify": "Repeat the recorded steps of a run and compare the weights bit for bit.",

@@ -166,10 +166,8 @@ def evaluate(
         if names and source.name not in names and results_file.parent == source.usual:
             source = replace(source, name=names[0])  # the folder was renamed, and the model is the same
         for task in found:
-            if task.unlabelled_train and not chosen.distillation_of(task) and not untrained:
-                say(
-                    f"The unlabelled rows of {task.name} are not used by {chosen.name}. --protocol distilled uses them."
-                )
+            if task.unlabeled_train and not chosen.distillation_of(task) and not untrained:
+                say(f"The unlabeled rows of {task.name} are not used by {chosen.name}. --protocol distilled uses them.")
         evaluations, parallel = _evaluations(
             found,
             source,
@@ -179,7 +177,7 @@ def evaluate(
             backend,
             untrained=untrained,
             most_seeds=most_seeds,
-            unlabelled=submission is not None,
+            unlabeled=submission is not None,
             cells=RunFolder(results_file.parent).cells,
             weights=weights,
             baselines=baselines,
@@ -224,7 +222,7 @@ def forecast_evaluation(
     with tempfile.TemporaryDirectory() as empty:
         evaluations, workers = _evaluations(
             found, source, chosen, seeds, None, LOCAL,
-            untrained=True, unlabelled=False, cells=Path(empty), weights="",
+            untrained=True, unlabeled=False, cells=Path(empty), weights="",
         )  # fmt: skip
         threads = thread_count(workers, LOCAL)
         planned = [replace(each, threads=threads).planned() for each in evaluations]
@@ -256,7 +254,7 @@ def _evaluations(
         TaskEvaluation(
             folder=source.folder,
             model_name=source.name,
-            data=load_task(task, unlabelled=bool(protocol.distillation_of(task))),
+            data=load_task(task, unlabeled=bool(protocol.distillation_of(task))),
             protocol=protocol,
             seeds=number(task),
             **settings,
@@ -313,16 +311,16 @@ def _check_submission(tasks: Sequence[Task], folder: Path) -> None:
     """Raise UserError unless a submission can contain one prediction for each row of each test file."""
     from daybreak.evaluation.tasks.kinds import kind_of
 
-    if not any(task.unlabelled for task in tasks):
+    if not any(task.unlabeled for task in tasks):
         raise UserError("None of these tasks has a GLUE test file.", "Leave --submission out, or add a GLUE task.")
     whole: dict[str, str] = {}
     for task in tasks:
-        if task.unlabelled and whole.setdefault(task.whole, task.name) != task.name:
+        if task.unlabeled and whole.setdefault(task.whole, task.name) != task.name:
             raise UserError(
                 f"Both {whole[task.whole]} and {task.name} predict the test file of {task.whole}.", "Give only one."
             )
-        for file in task.unlabelled:
-            check_rows(file.name, len(kind_of(task).load_unlabelled(task, file.name)))
+        for file in task.unlabeled:
+            check_rows(file.name, len(kind_of(task).load_unlabeled(task, file.name)))
     make_folder(folder)
 
 

@@ -1,4 +1,4 @@
-"""Command ``init-task``: write the TOML task file of a table of labelled rows from its columns."""
+"""Command ``init-task``: write the TOML task file of a table of labeled rows from its columns."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Choice:
 
 
 def init_task(table: Path | str, out: Path | str | None = None, *, overwrite: bool = False) -> Path:
-    """Write the task file of a table of labelled rows and print each decision with its reason.
+    """Write the task file of a table of labeled rows and print each decision with its reason.
 
     A table that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file. Numbers
     with a decimal comma beside semicolons get a point in the copy.
@@ -237,7 +237,7 @@ def read_table(path: Path) -> Table:
     if "\0" in text:
         raise UserError(f"'{path}' contains null bytes: it is binary, or UTF-16 text.", "Save it as UTF-8 text.")
     if not text.strip():
-        raise UserError(f"'{path}' is empty.", "Give a file with at least a few labelled rows.")
+        raise UserError(f"'{path}' is empty.", "Give a file with at least a few labeled rows.")
     if ending == "jsonl":
         lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         step = _step(len(lines))
@@ -251,7 +251,7 @@ def read_table(path: Path) -> Table:
         step = _step(sum(1 for _ in _rows(text, delimiter, quoting)))
         rows = list(itertools.islice(_rows(text, delimiter, quoting), 0, None, step))
     if not rows:
-        raise UserError(f"'{path}' has no rows with text.", "Give a file with at least a few labelled rows.")
+        raise UserError(f"'{path}' has no rows with text.", "Give a file with at least a few labeled rows.")
     width = Counter(map(len, rows)).most_common(1)[0][0]
     if any(cell.strip().lower() in KNOWN_NAMES for cell in rows[0]):
         width = min(width, len(rows[0]))
@@ -271,7 +271,7 @@ def read_table(path: Path) -> Table:
         )
     body = [row for row in body if len(row) >= width]
     if not body:
-        raise UserError(f"'{path}' has a header but no rows.", "Give a file with at least a few labelled rows.")
+        raise UserError(f"'{path}' has a header but no rows.", "Give a file with at least a few labeled rows.")
     keys: list[Any] = [name.strip() for name in rows[0][:width]] if header else list(range(width))
     columns = [Column(key, [row[number].strip() for row in body], step) for number, key in enumerate(keys)]
     columns = [column.pointed() for column in columns] if delimiter == ";" else columns
@@ -337,7 +337,7 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
 
 def _of_objects(path: Path, rows: Sequence[dict[str, Any]], step: int, form: str) -> Table:
     if not rows:
-        raise UserError(f"'{path}' has no rows.", "Give a file with at least a few labelled rows.")
+        raise UserError(f"'{path}' has no rows.", "Give a file with at least a few labeled rows.")
     there = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in there if not any(isinstance(row.get(name), dict | list) for row in rows)]
     columns = [Column(name, [(as_text(row.get(name)) or "").strip() for row in rows], step) for name in names]

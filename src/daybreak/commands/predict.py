@@ -68,7 +68,7 @@ def predict(
     from daybreak.evaluation.tasks.batches import Padding
     from daybreak.evaluation.tasks.kinds import kind_of, load_task
     from daybreak.evaluation.tasks.tables import FORMATS, read_table
-    from daybreak.evaluation.tasks.task import LabelledRows
+    from daybreak.evaluation.tasks.task import LabeledRows
     from daybreak.evaluation.tasks.task_file import read_task_file
     from daybreak.training.hardware.probe import choose_device
 
@@ -103,12 +103,12 @@ def predict(
         )
     cells = read_table(path, described.text, format=format, header=described.header, whole=True)
     make_folder(file.parent)
-    unlabelled = LabelledRows(cells.rows, [0] * len(cells.rows))
-    encoded = kind.encode(tokenizer, unlabelled, facts["length"], len(tokenizer))
+    unlabeled = LabeledRows(cells.rows, [0] * len(cells.rows))
+    encoded = kind.encode(tokenizer, unlabeled, facts["length"], len(tokenizer))
     with working("Predicting"):
         found = kind.evaluate(encoded, outputs_of(model, kind, Padding.of(tokenizer), encoded), data.labels)
         if bag_of_words:
-            asked = replace(data, dev=unlabelled, test=None, mismatched=None)
+            asked = replace(data, dev=unlabeled, test=None, mismatched=None)
             words = fit_and_evaluate(kind, asked, training_subset(data.train, facts["most_train_rows"]))
             both = kind.mean_prediction(found, words.scored_rows["dev"], data.labels)
             assert both is not None

@@ -25,7 +25,7 @@ from daybreak.schemas.run import Retrieval
 if TYPE_CHECKING:
     from daybreak.evaluation.probes.frozen import FrozenModel
     from daybreak.evaluation.probes.masked_words import HeldOutText
-    from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+    from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows
 
 DEFAULT_TASKS = ("glue5",)
 """Tasks if only the folder of the task files is given."""
@@ -114,7 +114,7 @@ def probe(
     return probes
 
 
-def _load_tasks(tasks: Sequence[Task], rows: int) -> list[tuple[TaskRows, LabelledRows]]:
+def _load_tasks(tasks: Sequence[Task], rows: int) -> list[tuple[TaskRows, LabeledRows]]:
     """Return the data of each task, and the rows that its linear models are fitted on."""
     from daybreak.evaluation.probes.layer_probes import check_probed, probed_rows
     from daybreak.evaluation.tasks.kinds import load_task
@@ -174,7 +174,7 @@ def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
     return HeldOutText(name, ids, source.data.unigram_counts if source.data else None)
 
 
-def _probe_task(encoder: FrozenModel, data: TaskRows, train: LabelledRows) -> LayerProbe:
+def _probe_task(encoder: FrozenModel, data: TaskRows, train: LabeledRows) -> LayerProbe:
     from daybreak.evaluation.probes.layer_probes import probe_layers
 
     with working(f"Layers, {data.task.name}") as work:

@@ -67,7 +67,7 @@ def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
     """
     found: dict[tuple[str, str, str, str, int, int, int], dict[str, TaskResult]] = {}
     for result in results:
-        measured = result.metric, result.train_rows, result.unlabelled_rows, result.reported_rows
+        measured = result.metric, result.train_rows, result.unlabeled_rows, result.reported_rows
         found.setdefault((result.protocol, result.task, result.model_name, *measured), {})[result.model] = result
     return [
         TaskPair(

@@ -78,7 +78,7 @@ def _local_folder(task_dir: str | Path, names: Sequence[str]) -> Path:
 
 
 def tasks_in(task_dir: str | Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the tasks whose labelled files a folder holds, and the others.
+    """Return the tasks whose labeled files a folder holds, and the others.
 
     If the files of a whole task are absent and those of its published subset exist, the subset is returned.
 

@@ -24,7 +24,12 @@ RECIPE = {
 FIELDS = {
     "CorpusReport": {"case": "preset"},
     "ForecastLog": {"pairs": "", "compression": ""},
-    "FinetuningRun": {"judged": "scored_rows", "hidden": "predictions", "hidden_rows": "unlabelled_digest"},
+    "FinetuningRun": {
+        "judged": "scored_rows",
+        "hidden": "predictions",
+        "hidden_rows": "unlabeled_digest",
+        "unlabelled_digest": "unlabeled_digest",
+    },
     "DataStudy": {"treatments": "preprocessings"},
     "PreprocessedText": {"treatment": "preprocessing"},
     "Progress": {"spent": "time_by_category"},

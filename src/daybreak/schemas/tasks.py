@@ -46,9 +46,9 @@ class FinetuningRun:
     scored_rows: dict[str, list[list[float]]]
     """By part (dev, test, mismatched): the values of each row that the scores are computed from, never text."""
     predictions: dict[str, list[float]] = field(default_factory=dict)
-    """By name of a submission's file: the class id or number for each unlabelled row."""
-    unlabelled_digest: str = ""
-    """Digest of the unlabelled files."""
+    """By name of a submission's file: the class id or number for each unlabeled row."""
+    unlabeled_digest: str = ""
+    """Digest of the unlabeled files."""
     device: str = "CPU"
     threads: int
     """CPU threads."""
@@ -97,15 +97,15 @@ class TaskResult:
     """Name of the headline metric, a key of ``scores``; it begins with ``test_`` if test is reported instead of dev."""
     scores: dict[str, list[float]]
     """All metrics, one value per seed in the order of ``seeds``; fractions in [0, 1], correlations in [-1, 1]. Metrics
-    of a labelled test file begin with ``test_``, those of a second dev file with ``mismatched_``."""
+    of a labeled test file begin with ``test_``, those of a second dev file with ``mismatched_``."""
     seeds: list[int]
     mean: float
     spread: float
     """Standard deviation of the headline metric over seeds (n - 1); 0 for a single seed."""
     selection: str
     train_rows: int
-    """Labelled training rows."""
-    unlabelled_rows: int = 0
+    """Labeled training rows."""
+    unlabeled_rows: int = 0
     """Training rows without labels."""
     dev_rows: int
     test_rows: int = 0
@@ -144,8 +144,8 @@ class TaskResult:
 
     @property
     def training_size(self) -> str:
-        """``2,000``, or with unlabelled rows ``2,000 (and 9,000 unlabelled)``."""
-        more = f" (and {self.unlabelled_rows:,} unlabelled)" if self.unlabelled_rows else ""
+        """``2,000``, or with unlabeled rows ``2,000 (and 9,000 unlabeled)``."""
+        more = f" (and {self.unlabeled_rows:,} unlabeled)" if self.unlabeled_rows else ""
         return f"{self.train_rows:,}{more}"
 
     @property

@@ -74,9 +74,9 @@ def choose_tasks(
     chosen.check_starts(found)
     digests = []
     for task in found:
-        unlabelled = bool(task.unlabelled_train and chosen.distillation_of(task))
-        load_task(task, unlabelled=unlabelled)
-        digests.append([task.name, task.metric, task_digest(task, soft_targets=unlabelled)])
+        unlabeled = bool(task.unlabeled_train and chosen.distillation_of(task))
+        load_task(task, unlabeled=unlabeled)
+        digests.append([task.name, task.metric, task_digest(task, soft_targets=unlabeled)])
     return CellTasks(
         record=StudyTasks(tasks=[task.name for task in found], protocol=protocol, seeds=seeds),
         typed=tuple(names),

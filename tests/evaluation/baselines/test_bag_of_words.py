@@ -26,7 +26,7 @@ from daybreak.evaluation.baselines.bag_of_words import WordScores, bag_of_words,
 from daybreak.evaluation.finetuning import task_evaluation
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task
-from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
+from daybreak.evaluation.tasks.task import LabeledRows, TaskRows
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.exporting.card import task_row
 from daybreak.schemas.tasks import TaskResult
@@ -73,7 +73,7 @@ def scores(data: TaskRows) -> dict[str, float]:
     return kind.score(answers(data, data.train), data.labels)
 
 
-def answers(data: TaskRows, train: LabelledRows) -> np.ndarray:
+def answers(data: TaskRows, train: LabeledRows) -> np.ndarray:
     found = bag_of_words(kind_of(data.task), data, train)
     assert found.rows == len(train)
     return found.scored_rows["dev"]
@@ -203,7 +203,7 @@ def test_multiple_choice_takes_the_ending_with_the_words_of_right_endings(tmp_pa
 
 
 def test_question_answering_has_none() -> None:
-    assert bag_of_words(KINDS["qa"], None, LabelledRows([], [])) == WordScores({}, 0)  # type: ignore[arg-type]
+    assert bag_of_words(KINDS["qa"], None, LabeledRows([], [])) == WordScores({}, 0)  # type: ignore[arg-type]
 
 
 def test_tags_are_the_most_frequent_ones(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import KINDS, load_task
-from daybreak.evaluation.tasks.task import LabelledRows
+from daybreak.evaluation.tasks.task import LabeledRows
 from daybreak.evaluation.tasks.task_file import read_task_file
 
 QUICK = PROTOCOLS["quick"]
@@ -43,7 +43,7 @@ def quiet(share: float, loss: float) -> None:
     pass
 
 
-def encoded(folder: Path, rows: LabelledRows) -> EncodedRows:
+def encoded(folder: Path, rows: LabeledRows) -> EncodedRows:
     return CLASSIFICATION.encode(load_tokenizer(folder), rows, 64, VOCABULARY)
 
 
@@ -182,7 +182,7 @@ SHAPE = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
     "num_attention_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "initializer_range": 0.5,
 }  # fmt: skip
-PAIRS = LabelledRows([("sun warm", "rain"), ("rain", "sun"), ("dark", "cold winter storm")], [0, 1, 0])
+PAIRS = LabeledRows([("sun warm", "rain"), ("rain", "sun"), ("dark", "cold winter storm")], [0, 1, 0])
 
 
 def test_bert_gets_token_types(encoder: Path, tmp_path: Path) -> None:

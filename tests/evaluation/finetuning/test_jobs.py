@@ -16,11 +16,11 @@ from small_tasks import evaluation_of
 
 from daybreak.core.files import read_json, write_json
 from daybreak.evaluation.finetuning import fingerprints, jobs
-from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
+from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabeled_digest
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
-from daybreak.evaluation.tasks.task import Task, UnlabelledFile
+from daybreak.evaluation.tasks.task import Task, UnlabeledFile
 from daybreak.evaluation.tasks.task_file import read_task_file
 
 PROTOCOL = PROTOCOLS["quick"].changed(epochs=1, rows=32)
@@ -94,15 +94,15 @@ def test_the_part_that_a_file_is_counts(task: Task) -> None:
     assert task_digest(replace(task, name="other", metric="f1", family="cola")) == task_digest(task)
 
 
-def test_unlabelled_files_count_for_themselves_alone(task: Task) -> None:
+def test_unlabeled_files_count_for_themselves_alone(task: Task) -> None:
     files = [
-        UnlabelledFile("A", task.train, ("text0",)),
-        UnlabelledFile("A", task.train, ("label",)),
-        UnlabelledFile("B", task.train, ("text0",)),
-        UnlabelledFile("A", task.dev or task.train, ("text0",)),
+        UnlabeledFile("A", task.train, ("text0",)),
+        UnlabeledFile("A", task.train, ("label",)),
+        UnlabeledFile("B", task.train, ("text0",)),
+        UnlabeledFile("A", task.dev or task.train, ("text0",)),
     ]
-    asked = [replace(task, unlabelled=(file,)) for file in files]
-    assert len({unlabelled_digest(task), *map(unlabelled_digest, asked)}) == 5
+    asked = [replace(task, unlabeled=(file,)) for file in files]
+    assert len({unlabeled_digest(task), *map(unlabeled_digest, asked)}) == 5
     assert {task_digest(each) for each in asked} == {task_digest(task)}
 
 
@@ -184,12 +184,12 @@ def test_a_torn_or_changed_file_is_filled_again(model: Path, task: Task) -> None
 
 
 def test_answers_for_a_submission_are_made_when_they_are_asked_for(model: Path, task: Task) -> None:
-    unlabelled = task.train.with_name("hidden.tsv")
-    unlabelled.write_text("index\ttext0\n0\tsun sun\n1\train\n2\t\n")
-    task = replace(task, unlabelled=(UnlabelledFile("W", unlabelled, ("text0",)),))
+    unlabeled = task.train.with_name("hidden.tsv")
+    unlabeled.write_text("index\ttext0\n0\tsun sun\n1\train\n2\t\n")
+    task = replace(task, unlabeled=(UnlabeledFile("W", unlabeled, ("text0",)),))
     without = run_job(job_of(model, task))
     assert without.predictions == {}
-    job = job_of(model, task, unlabelled=True)
+    job = job_of(model, task, unlabeled=True)
     assert job.finished() is None
     assert len(run_job(job).predictions["W"]) == 3
     assert job_of(model, task).finished() is not None, "more than is asked for is enough"

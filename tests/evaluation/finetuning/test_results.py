@@ -52,9 +52,9 @@ def test_files_of_earlier_versions_are_read_and_kept(tmp_path: Path) -> None:
     assert (found.bag_of_words, found.bag_of_words_part) == ({}, "")
     assert found.best_baseline == ("constant answer", 0.5)
     former = {"judged": {"dev": [[0.0, 1.0]]}, "hidden": {"CoLA": [1.0]}, "hidden_rows": "d"}
-    names = ("scored_rows", "predictions", "unlabelled_digest")
+    names = ("scored_rows", "predictions", "unlabeled_digest")
     told = {name: value for name, value in to_dict(run(scores={})).items() if name not in names}
     write_json(tmp_path / "run.json", told | former | {"scores": {"surprise": 0.5}})
     read = read_json(tmp_path / "run.json", FinetuningRun)
     assert (read.scores, read.scored_rows) == ({"nll": 0.5}, {"dev": [[0.0, 1.0]]})
-    assert (read.predictions, read.unlabelled_digest) == ({"CoLA": [1.0]}, "d")
+    assert (read.predictions, read.unlabeled_digest) == ({"CoLA": [1.0]}, "d")

@@ -34,14 +34,14 @@ from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import KINDS, load_task, task_type
 from daybreak.evaluation.tasks.known_tasks import GLUE
 from daybreak.evaluation.tasks.sequences import with_segments
-from daybreak.evaluation.tasks.task import LabelledRows
+from daybreak.evaluation.tasks.task import LabeledRows
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.schemas.tasks import FinetuningRun
 
 WriteTask = Callable[..., Path]
 SMALL, QUICK, DISTILLED = PROTOCOLS["small"], PROTOCOLS["quick"], PROTOCOLS["distilled"]
 CLASSIFICATION = KINDS["classification"]
-PAIRS = LabelledRows(
+PAIRS = LabeledRows(
     [("sun warm", "rain cold dark"), ("the day was very bright", "it"), ("storm", "the beach today")], [0, 1, 0]
 )
 
@@ -112,70 +112,70 @@ def test_distilled_mixes_labels_and_held_out_predictions_of_the_bag_of_words(
 
 
 @pytest.fixture
-def partly_labelled(write_task: WriteTask, tmp_path: Path) -> Path:
-    """Six labelled rows, three of dev, and a file of six rows, three of which are new."""
+def partly_labeled(write_task: WriteTask, tmp_path: Path) -> Path:
+    """Six labeled rows, three of dev, and a file of six rows, three of which are new."""
     rows = [(f"{word} day {number}", word) for number, word in enumerate(["sun", "rain"] * 3)]
     dev = [("sun sea", "sun"), ("rain wind", "rain"), ("cold rain", "rain")]
     more = ["text0", "rain day 1", "sun again", "sun sea", "rain again", "wind", "sun again"]
     (tmp_path / "more.tsv").write_text("\n".join(more) + "\n")
-    return write_task(rows, dev, 'unlabelled = "more.tsv"')
+    return write_task(rows, dev, 'unlabeled = "more.tsv"')
 
 
 def test_distilled_learns_what_the_bag_of_words_says_of_rows_without_labels(
-    encoder: Path, partly_labelled: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Path, partly_labeled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = load_task(read_task_file(partly_labelled), unlabelled=True)
+    data = load_task(read_task_file(partly_labeled), unlabeled=True)
     rows = encode_task(encoder, data, DISTILLED)
-    assert data.unlabelled and data.unlabelled.texts == [("sun again",), ("rain again",), ("wind",)]
+    assert data.unlabeled and data.unlabeled.texts == [("sun again",), ("rain again",), ("wind",)]
     assert len(rows.train) == 9 and rows.train.lengths[6:8] == [4, 4]
     train = training_subset(data.train, None)
-    everything = dataclasses.replace(data, dev=data.unlabelled)
+    everything = dataclasses.replace(data, dev=data.unlabeled)
     leads = bag_of_words(CLASSIFICATION, everything, train).scored_rows["dev"][:, 2]
     expected = torch.tensor(np.stack((0 * leads, leads), axis=1)).softmax(1).numpy()
     assert np.array(rows.train.targets[6:]) == pytest.approx(expected, abs=1e-6)
     assert expected[0].argmax() != expected[1].argmax() and expected.sum(axis=1) == pytest.approx(np.ones(3))
-    # The labelled rows keep the targets that they have alone.
-    alone = encode_task(encoder, dataclasses.replace(data, unlabelled=None), DISTILLED)
+    # The labeled rows keep the targets that they have alone.
+    alone = encode_task(encoder, dataclasses.replace(data, unlabeled=None), DISTILLED)
     assert rows.train.targets[:6] == alone.train.targets
     monkeypatch.setattr("daybreak.evaluation.baselines.bag_of_words.AT_A_TIME", 2)
     assert encode_task(encoder, data, DISTILLED).train.targets == rows.train.targets
-    assert load_task(read_task_file(partly_labelled)).unlabelled is None
+    assert load_task(read_task_file(partly_labeled)).unlabeled is None
 
 
-def test_many_rows_without_labels_shorten_the_training(partly_labelled: Path, encoder: Path, tmp_path: Path) -> None:
-    task = read_task_file(partly_labelled)
+def test_many_rows_without_labels_shorten_the_training(partly_labeled: Path, encoder: Path, tmp_path: Path) -> None:
+    task = read_task_file(partly_labeled)
 
-    def epochs(protocol: Protocol, unlabelled: int, shortens: bool = True) -> list[int]:
-        texts = LabelledRows([(str(number),) for number in range(unlabelled)], [0] * unlabelled)
-        data = dataclasses.replace(load_task(task), unlabelled=texts)
+    def epochs(protocol: Protocol, unlabeled: int, shortens: bool = True) -> list[int]:
+        texts = LabeledRows([(str(number),) for number in range(unlabeled)], [0] * unlabeled)
+        data = dataclasses.replace(load_task(task), unlabeled=texts)
         found = evaluation_of(encoder, task, tmp_path / "cells", protocol=protocol, shortens=shortens)
         return [setting.epochs for setting in dataclasses.replace(found, data=data).settings(16)]
 
-    # 6 labelled rows for 5 epochs; with others, at most five times as many rows are read, or one epoch.
+    # 6 labeled rows for 5 epochs; with others, at most five times as many rows are read, or one epoch.
     assert [epochs(DISTILLED, count) for count in (0, 24, 25, 54, 70, 6000)] == [[5], [5], [4], [2], [1], [1]]
     assert epochs(dataclasses.replace(DISTILLED, epochs=(2, 3)), 6000) == [1], "the same setting is tried once"
     assert epochs(DISTILLED, 6000, shortens=False) == [5]
 
 
 def test_rows_without_labels_count_where_they_are_used(
-    encoder: Path, partly_labelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    encoder: Path, partly_labeled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {"epochs": 1, "seeds": 1, "out": tmp_path / "out"}
-    (result,) = evaluate(encoder, [str(partly_labelled)], protocol="distilled", **options)
-    assert (result.train_rows, result.unlabelled_rows) == (6, 3)
-    assert "6 (and 3 unlabelled) train and 3 dev rows" in capsys.readouterr().out
-    (again,) = evaluate(encoder, [str(partly_labelled)], protocol="distilled", **options)
+    (result,) = evaluate(encoder, [str(partly_labeled)], protocol="distilled", **options)
+    assert (result.train_rows, result.unlabeled_rows) == (6, 3)
+    assert "6 (and 3 unlabeled) train and 3 dev rows" in capsys.readouterr().out
+    (again,) = evaluate(encoder, [str(partly_labeled)], protocol="distilled", **options)
     assert again == result and "were finished" in capsys.readouterr().out
     with (tmp_path / "more.tsv").open("a") as file:
         file.write("much rain\n")
-    (changed,) = evaluate(encoder, [str(partly_labelled)], protocol="distilled", **options)
-    assert changed.unlabelled_rows == 4 and changed.scores["nll"] != result.scores["nll"]
+    (changed,) = evaluate(encoder, [str(partly_labeled)], protocol="distilled", **options)
+    assert changed.unlabeled_rows == 4 and changed.scores["nll"] != result.scores["nll"]
     assert "was measured on other rows and is replaced" in capsys.readouterr().out
-    (small,) = evaluate(encoder, [str(partly_labelled)], protocol="small", **options)
-    assert small.unlabelled_rows == 0 and small.training_size == "6"
-    assert "The unlabelled rows of weather are not used by small" in capsys.readouterr().out
+    (small,) = evaluate(encoder, [str(partly_labeled)], protocol="small", **options)
+    assert small.unlabeled_rows == 0 and small.training_size == "6"
+    assert "The unlabeled rows of weather are not used by small" in capsys.readouterr().out
     (tmp_path / "more.tsv").write_text("no column of this name\n")
-    (again,) = evaluate(encoder, [str(partly_labelled)], protocol="small", **options)
+    (again,) = evaluate(encoder, [str(partly_labeled)], protocol="small", **options)
     assert again == small and "were finished" in capsys.readouterr().out, "the file is not read"
 
 

@@ -23,7 +23,7 @@ from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import Padding
 from daybreak.evaluation.tasks.choices import Choice
 from daybreak.evaluation.tasks.known_tasks import known_task
-from daybreak.evaluation.tasks.task import LabelledRows, Task
+from daybreak.evaluation.tasks.task import LabeledRows, Task
 
 KIND = Choice()
 COLUMNS = ("story", "begin", "first", "second", "third", "right")
@@ -82,7 +82,7 @@ WORDS = st.lists(st.sampled_from([*FILLER, "zq"]), min_size=1, max_size=40).map(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_choices_stay_whole_while_the_context_can_give(tokenizer: Any, texts: list[tuple[str, ...]]) -> None:
     alone = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for row in texts for text in row}
-    encoded = KIND.encode(tokenizer, LabelledRows(texts, [0] * len(texts)), 32, VOCABULARY)
+    encoded = KIND.encode(tokenizer, LabeledRows(texts, [0] * len(texts)), 32, VOCABULARY)
     for row, sequences in zip(texts, encoded.features["input_ids"], strict=True):
         context = alone[row[0]]
         for text, ids in zip(row[1:], sequences, strict=True):
@@ -98,7 +98,7 @@ def test_choices_stay_whole_while_the_context_can_give(tokenizer: Any, texts: li
     assert encoded.lengths == [max(map(len, sequences)) for sequences in encoded.features["input_ids"]]
 
 
-def rows(count: int, seed: int) -> LabelledRows:
+def rows(count: int, seed: int) -> LabeledRows:
     """Which of three endings speaks of sunny weather; some contexts are too long."""
     chance, texts, targets = random.Random(seed), [], []
     for _ in range(count):
@@ -110,7 +110,7 @@ def rows(count: int, seed: int) -> LabelledRows:
             endings.append(" ".join(words))
         texts.append((" ".join(chance.choices(FILLER, k=chance.randint(1, 30))), *endings))
         targets.append(target)
-    return LabelledRows(texts, targets)
+    return LabeledRows(texts, targets)
 
 
 def test_batches_are_what_a_stock_model_takes_and_scores_are_its_own_row_by_row(family: Path) -> None:

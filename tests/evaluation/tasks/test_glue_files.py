@@ -66,12 +66,12 @@ def splits(name: str) -> dict[str, tuple[str, str]]:
     """Our part -> (original file, split on the hub)."""
     if name == "mnli":
         ends = {"dev": "_matched", "mismatched": "_mismatched"}
-        labelled = {part: (f"dev{end}", f"validation{end}") for part, end in ends.items()}
+        labeled = {part: (f"dev{end}", f"validation{end}") for part, end in ends.items()}
         hidden = {"MNLI-m": "test_matched", "MNLI-mm": "test_mismatched"}
     else:
-        labelled = {"dev": ("dev", "validation")}
+        labeled = {"dev": ("dev", "validation")}
         hidden = {HIDDEN[name][0]: "test"}
-    return {"train": ("train", "train"), **labelled, **{file: (split, split) for file, split in hidden.items()}}
+    return {"train": ("train", "train"), **labeled, **{file: (split, split) for file, split in hidden.items()}}
 
 
 def original(folder: Path, name: str, end: str = "\n") -> None:
@@ -140,10 +140,10 @@ def test_both_layouts_give_the_same_rows_under_the_right_names(tmp_path: Path, n
             assert named(data, part) == wanted
     assert (first.train, first.parts) == (second.train, second.parts)
     for task in tasks:
-        files = [file.name for file in task.unlabelled]
+        files = [file.name for file in task.unlabeled]
         assert files == [file for file in HIDDEN[name] if file != "AX"]
         for file in files:
-            assert kind_of(task).load_unlabelled(task, file).texts == [texts for texts, _ in drawn(name, file, 12)]
+            assert kind_of(task).load_unlabeled(task, file).texts == [texts for texts, _ in drawn(name, file, 12)]
 
 
 def test_in_wnli_1_is_entailment_and_in_rte_0(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_the_diagnostic_set_is_found_under_each_of_its_names(tmp_path: Path, pla
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text("index\tsentence1\tsentence2\n0\tA cat sat.\tNo cat sat.\n")
     task = known_task("mnli", tmp_path)
-    assert [file.name for file in task.unlabelled] == ["MNLI-m", "MNLI-mm", "AX"]
-    assert kind_of(task).load_unlabelled(task, "AX").texts == [("A cat sat.", "No cat sat.")]
+    assert [file.name for file in task.unlabeled] == ["MNLI-m", "MNLI-mm", "AX"]
+    assert kind_of(task).load_unlabeled(task, "AX").texts == [("A cat sat.", "No cat sat.")]
 
 
 def test_the_diagnostic_set_of_the_hub_belongs_to_mnli(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_the_diagnostic_set_of_the_hub_belongs_to_mnli(tmp_path: Path) -> None:
     table = pyarrow.table({"premise": ["A cat sat."], "hypothesis": ["No cat."], "label": [-1], "idx": [0]})
     parquet.write_table(table, tmp_path / "ax/test-00000-of-00001.parquet")
     task = known_task("mnli", tmp_path)
-    assert kind_of(task).load_unlabelled(task, "AX").texts == [("A cat sat.", "No cat.")]
+    assert kind_of(task).load_unlabeled(task, "AX").texts == [("A cat sat.", "No cat.")]
 
 
 def test_a_split_in_pieces_or_a_test_split_in_the_place_of_dev_is_refused(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_what_is_asked_of_the_hub_is_what_is_read(tmp_path: Path) -> None:
     assert not any(path.startswith(("rte", "RTE", "sst2")) for path in asked)
     on_hub(tmp_path, "mnli")
     task = known_task("mnli", tmp_path)
-    paths = [task.train, task.dev, task.mismatched, *(file.path for file in task.unlabelled)]
+    paths = [task.train, task.dev, task.mismatched, *(file.path for file in task.unlabeled)]
     assert all(any(path.relative_to(tmp_path).match(pattern) for pattern in asked) for path in paths if path)
     with pytest.raises(UserError, match="no task 'mnlli'"):
         files_of(["mnlli"])

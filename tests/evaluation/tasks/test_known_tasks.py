@@ -38,11 +38,11 @@ def test_published_files_have_their_published_sizes_and_floors(
     task = known_task(name, GLUE_DIR)
     kind, data = kind_of(task), load_task(task)
     assert (len(data.train), len(data.dev), data.skipped, data.labels) == (train, dev, 0, labels)
-    (file,) = task.unlabelled
-    unlabelled = kind.load_unlabelled(task, file.name)
-    assert len(unlabelled) == hidden
+    (file,) = task.unlabeled
+    unlabeled = kind.load_unlabeled(task, file.name)
+    assert len(unlabeled) == hidden
     columns = 1 if name in ("cola", "sst2") else 2
-    assert {len(texts) for texts in (*data.dev.texts, *unlabelled.texts)} == {columns}
+    assert {len(texts) for texts in (*data.dev.texts, *unlabeled.texts)} == {columns}
     found = kind.score(kind.constant(data, data.dev), data.labels)
     assert {metric: found[metric] for metric in floors} == pytest.approx(floors, abs=5e-4)
     assert task.metric in floors

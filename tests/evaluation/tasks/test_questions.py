@@ -25,7 +25,7 @@ from daybreak.evaluation.finetuning.finetune import Batches, predict
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import Padding
 from daybreak.evaluation.tasks.questions import LONGEST_ANSWER, NO_ANSWER, Answer, Questions, best_span, score_answer
-from daybreak.evaluation.tasks.task import LabelledRows, Task
+from daybreak.evaluation.tasks.task import LabeledRows, Task
 
 KIND = Questions()
 PAPER = {
@@ -235,7 +235,7 @@ def rows_with_answers(draw: st.DrawFn) -> list[tuple[str, str, tuple[Answer, ...
 def test_windows_cover_the_context_and_hold_every_answer(
     tokenizer: Any, rows: list[tuple[str, str, tuple[Answer, ...]]]
 ) -> None:
-    told = LabelledRows([row[:2] for row in rows], [row[2] for row in rows])
+    told = LabeledRows([row[:2] for row in rows], [row[2] for row in rows])
     encoded = KIND.encode(tokenizer, told, LENGTH, VOCABULARY)
     ids = encoded.features["input_ids"]
     assert encoded.lengths == [len(sequence) for sequence in ids] and max(encoded.lengths) <= LENGTH
@@ -274,7 +274,7 @@ def test_windows_cover_the_context_and_hold_every_answer(
 def test_a_target_decodes_to_the_very_answer(encoder: Path) -> None:
     context = f"{'day ' * 60}It was \u00e9t\u00e9; a STORM  came, zqx{' late' * 60}"
     answer = "a STORM  came, zqx"
-    rows = LabelledRows([("who", context)], [(Answer(answer, context.index(answer)),)])
+    rows = LabeledRows([("who", context)], [(Answer(answer, context.index(answer)),)])
     encoded = KIND.encode(load_tokenizer(encoder), rows, LENGTH, VOCABULARY)
     logits = []
     for target, length in zip(encoded.targets, encoded.lengths):
@@ -295,7 +295,7 @@ def test_the_best_span_is_the_best_of_all(count: int, seed: int, ties: bool) -> 
 
 
 def test_no_answer_is_given_only_where_the_task_has_such_rows_and_the_least_sure_window_says_so(encoder: Path) -> None:
-    rows = LabelledRows([("who", "day " * 90)], [()])
+    rows = LabeledRows([("who", "day " * 90)], [()])
     encoded = KIND.encode(load_tokenizer(encoder), rows, LENGTH, VOCABULARY)
     logits = [np.zeros((2, length), dtype=np.float32) for length in encoded.lengths]
     for window in logits:
@@ -308,14 +308,14 @@ def test_no_answer_is_given_only_where_the_task_has_such_rows_and_the_least_sure
 
 
 def test_a_length_that_leaves_no_room_and_foreign_ids_are_refused(encoder: Path) -> None:
-    tokenizer, rows = load_tokenizer(encoder), LabelledRows([("who", "day late")], [()])
+    tokenizer, rows = load_tokenizer(encoder), LabeledRows([("who", "day late")], [()])
     with pytest.raises(UserError, match="needs 32 tokens a sequence, and here 31"):
         KIND.encode(tokenizer, rows, 31, VOCABULARY)
     with pytest.raises(UserError, match="the model knows only 9 tokens"):
         KIND.encode(tokenizer, rows, LENGTH, 9)
 
 
-def weather(count: int, seed: int, impossible: bool) -> LabelledRows:
+def weather(count: int, seed: int, impossible: bool) -> LabeledRows:
     """Where does the text speak of bad weather, in two words? Some speak of none, many are longer than a sequence."""
     chance, texts, targets = random.Random(seed), [], []
     for number in range(count):
@@ -328,7 +328,7 @@ def weather(count: int, seed: int, impossible: bool) -> LabelledRows:
             targets.append((Answer(" ".join(span), start),))
             words[at:at] = span
         texts.append((" ".join(chance.choices(FILLER, k=chance.randint(1, 30))), " ".join(words)))
-    return LabelledRows(texts, targets)
+    return LabeledRows(texts, targets)
 
 
 @pytest.mark.parametrize("impossible", [False, True])

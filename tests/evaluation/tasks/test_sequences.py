@@ -23,24 +23,24 @@ from daybreak.evaluation.finetuning.jobs import DIGITS
 from daybreak.evaluation.scoring.metrics import METRICS
 from daybreak.evaluation.tasks.batches import EncodedRows
 from daybreak.evaluation.tasks.kinds import KINDS
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows
 
 CLASSES, NUMBERS = KINDS["classification"], KINDS["regression"]
 
 
 def encoded(targets: list[float]) -> EncodedRows:
     """Rows of which only the targets matter."""
-    return EncodedRows({}, targets, [1] * len(targets), LabelledRows([("",)] * len(targets), targets))
+    return EncodedRows({}, targets, [1] * len(targets), LabeledRows([("",)] * len(targets), targets))
 
 
 @st.composite
-def labelled_logits(draw: st.DrawFn) -> tuple[list[int], np.ndarray]:
+def labeled_logits(draw: st.DrawFn) -> tuple[list[int], np.ndarray]:
     classes, rows = draw(st.integers(2, 4)), draw(st.integers(1, 30))
     targets = draw(st.lists(st.integers(0, classes - 1), min_size=rows, max_size=rows))
     return targets, draw(arrays(np.float32, (rows, classes), elements=st.floats(-40, 40, width=32)))
 
 
-@given(labelled_logits(), st.integers(0, 99))
+@given(labeled_logits(), st.integers(0, 99))
 def test_two_classifiers_are_averaged_by_their_probabilities(case, seed) -> None:  # type: ignore[no-untyped-def]
     targets, logits = case
     labels = [str(label) for label in range(logits.shape[1])]
@@ -61,7 +61,7 @@ def test_two_regressions_are_averaged() -> None:
 
 
 @settings(max_examples=40)
-@given(labelled_logits(), st.randoms(use_true_random=False))
+@given(labeled_logits(), st.randoms(use_true_random=False))
 def test_classes_are_scored_as_scikit_learn_does(case, chance) -> None:  # type: ignore[no-untyped-def]
     targets, logits = case
     labels = [str(label) for label in range(logits.shape[1])]
@@ -103,7 +103,7 @@ def test_numbers_are_scored_as_scipy_does(table: np.ndarray) -> None:
 
 def rows_of(kind: str, metric: str, train: list[float], dev: list[float]) -> TaskRows:
     task = Task(name="t", train=Path("t"), dev=None, text=("a",), label="b", kind=kind, metric=metric)
-    both = [LabelledRows([("",)] * len(targets), targets) for targets in (train, dev)]
+    both = [LabeledRows([("",)] * len(targets), targets) for targets in (train, dev)]
     return TaskRows(task, ("no", "yes"), both[0], both[1], test=None, mismatched=None, skipped=0)
 
 
@@ -128,7 +128,7 @@ def test_the_mean_is_the_constant_answer_of_numbers() -> None:
 
 def test_pairs_keep_their_specials_when_they_are_cut(encoder: Path) -> None:
     tokenizer = load_tokenizer(encoder)
-    rows = LabelledRows([("sun " * 50, "rain rain"), ("sun", "rain")], [0, 1])
+    rows = LabeledRows([("sun " * 50, "rain rain"), ("sun", "rain")], [0, 1])
     found = CLASSES.encode(tokenizer, rows, 12, 200)
     assert tokenizer.convert_ids_to_tokens(found.features["input_ids"][0]) == [
         "[CLS]", *["sun"] * 7, "[SEP]", "rain", "rain", "[SEP]",
@@ -139,10 +139,10 @@ def test_pairs_keep_their_specials_when_they_are_cut(encoder: Path) -> None:
 
 def test_ids_outside_the_model_are_refused(encoder: Path) -> None:
     with pytest.raises(UserError, match="but the model knows only 10 tokens"):
-        CLASSES.encode(load_tokenizer(encoder), LabelledRows([("sun",)], [0]), 12, 10)
+        CLASSES.encode(load_tokenizer(encoder), LabeledRows([("sun",)], [0]), 12, 10)
 
 
-@given(labelled_logits())
+@given(labeled_logits())
 def test_losses_equal_their_definitions(case: tuple[list[int], np.ndarray]) -> None:
     targets, logits = case
     rows = encoded(targets)

@@ -60,17 +60,17 @@ def described(folder: Path, toml: str) -> Path:
 def test_rows_without_labels_are_new_different_and_of_a_classification(folder: Path) -> None:
     more = folder / "more.tsv"
     more.write_text("b\ta\n" + "".join(f"y\t{text}\n" for text in ("x3", "new", "new", " ", "other", *"cdefghijk")))
-    path = described(folder, GOOD + 'unlabelled = "more.tsv"\n')
-    rows = load_task(read_task_file(path), unlabelled=True)
-    assert rows.unlabelled and rows.unlabelled.texts == [(text,) for text in ("new", "other", *"cdefghijk")]
+    path = described(folder, GOOD + 'unlabeled = "more.tsv"\n')
+    rows = load_task(read_task_file(path), unlabeled=True)
+    assert rows.unlabeled and rows.unlabeled.texts == [(text,) for text in ("new", "other", *"cdefghijk")]
     assert rows.skipped == 1 and len(rows.train) == 20
     more.write_text("b\ta\ny\tx3\n")
-    with pytest.raises(UserError, match=r"Every row of .*more\.tsv' is also a labelled row"):
-        load_task(read_task_file(path), unlabelled=True)
-    described(folder, GOOD.replace('"label"', '"score"') + 'kind = "regression"\nunlabelled = "more.tsv"\n')
-    with pytest.raises(UserError, match="has unlabelled rows, and its kind is regression"):
+    with pytest.raises(UserError, match=r"Every row of .*more\.tsv' is also a labeled row"):
+        load_task(read_task_file(path), unlabeled=True)
+    described(folder, GOOD.replace('"label"', '"score"') + 'kind = "regression"\nunlabeled = "more.tsv"\n')
+    with pytest.raises(UserError, match="has unlabeled rows, and its kind is regression"):
         read_task_file(path)
-    described(folder, GOOD + 'unlabelled = "none.tsv"\n')
+    described(folder, GOOD + 'unlabeled = "none.tsv"\n')
     with pytest.raises(UserError, match="no such file"):
         read_task_file(path)
 
@@ -112,7 +112,7 @@ def test_questions_come_from_squad_or_from_rows(folder: Path, toml: str, format:
 def test_the_documented_example_is_read(folder: Path) -> None:
     documented = (task_file.__doc__ or "").split("\n\n")
     (first,) = (part for part in documented if part.startswith("name "))
-    for name in ("train", "dev", "test"):
+    for name in ("train", "dev", "test", "more"):
         (folder / f"{name}.csv").write_text("subject,body,queue\nHelp,It broke.,a\nHello,It works.,b\n")
     task = read_task_file(described(folder, first))
     assert (task.name, task.text, task.label, task.format) == ("tickets", ("subject", "body"), "queue", "csv")

@@ -26,7 +26,7 @@ from daybreak.evaluation.finetuning.classifier import load_tokenizer
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.tables import nfc
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows
 from daybreak.evaluation.tasks.token_labels import (
     IGNORED,
     Sentence,
@@ -223,7 +223,7 @@ def test_tags_stand_where_transformers_finds_the_words(
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.padding_side = "left" if left else "right"
     ids = [place % 5 for place in range(len(words))]
-    rows = KIND.encode(tokenizer, LabelledRows([tuple(words), ("sun",)], [ids, [2]]), length, VOCABULARY)
+    rows = KIND.encode(tokenizer, LabeledRows([tuple(words), ("sun",)], [ids, [2]]), length, VOCABULARY)
     stock = tokenizer([words, ["sun"]], is_split_into_words=True, truncation=True, max_length=length, padding=True)
     batch = KIND.collate(Padding.of(tokenizer), rows, [0, 1])
     assert batch["input_ids"].tolist() == stock["input_ids"]
@@ -249,7 +249,7 @@ def test_words_keep_the_space_that_byte_level_tokens_hold() -> None:
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>")
     words = ("the", "sun", "\u00e9", "is", "xwarm")
-    rows = KIND.encode(tokenizer, LabelledRows([words], [[0, 1, 2, 3, 4]]), 64, 400)
+    rows = KIND.encode(tokenizer, LabeledRows([words], [[0, 1, 2, 3, 4]]), 64, 400)
     pieces = tokenizer.convert_ids_to_tokens(rows.features["input_ids"][0])
     assert rows.features["input_ids"][0] == tokenizer("the sun \u00e9 is xwarm")["input_ids"]
     first = KIND.targets(rows, [0], len(pieces))[0].tolist()
@@ -262,7 +262,7 @@ def test_words_keep_the_space_that_byte_level_tokens_hold() -> None:
 def test_words_that_were_cut_or_dropped_count_as_outside(encoder: Path, left: bool) -> None:
     tokenizer = load_tokenizer(encoder)
     tokenizer.padding_side = "left" if left else "right"
-    rows = LabelledRows([("sun", "\u200b", "rain", "it", "cold"), ("storm",)], [[2, 2, 1, 0, 1], [1]])
+    rows = LabeledRows([("sun", "\u200b", "rain", "it", "cold"), ("storm",)], [[2, 2, 1, 0, 1], [1]])
     encoded = KIND.encode(tokenizer, rows, 4, VOCABULARY)
     assert encoded.lengths == [4, 3]
     # A model that is always right where it is asked, in a batch that is wider than any sample.
@@ -278,7 +278,7 @@ def test_words_that_were_cut_or_dropped_count_as_outside(encoder: Path, left: bo
 
 
 def test_what_does_not_fit_the_model_is_refused(encoder: Path) -> None:
-    rows = LabelledRows([("sun",)], [[0]])
+    rows = LabeledRows([("sun",)], [[0]])
     with pytest.raises(UserError, match="but the model knows only 10 tokens"):
         KIND.encode(load_tokenizer(encoder), rows, 12, vocabulary=10)
     with pytest.raises(UserError, match="does not give the word of each token"):
@@ -305,9 +305,7 @@ def test_scores_of_any_resample_equal_seqeval(
         logits[places, [answer for _, answer in pairs]] = 1.0
         answers.append(logits)
         notes.append(SimpleNamespace(words=np.arange(len(pairs)), places=places))
-    rows = EncodedRows(
-        {}, targets, [len(t) + 2 for t in targets], LabelledRows([("x",)] * len(targets), targets), notes
-    )
+    rows = EncodedRows({}, targets, [len(t) + 2 for t in targets], LabeledRows([("x",)] * len(targets), targets), notes)
     judged = KIND.evaluate(rows, answers, LABELS)
     drawn = data.draw(st.lists(st.integers(0, len(sentences) - 1), min_size=1, max_size=8))
     gold, predicted = ([[LABELS[pair[side]] for pair in sentences[i]] for i in drawn] for side in (0, 1))

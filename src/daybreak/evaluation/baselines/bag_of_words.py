@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from daybreak.core.words import word_pattern
 from daybreak.evaluation.tasks.batches import EncodedRows
 from daybreak.evaluation.tasks.sequences import OneOfSeveral
-from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
+from daybreak.evaluation.tasks.task import LabeledRows, TaskRows
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.evaluation.tasks.token_labels import OUTSIDE, FirstTokens
 
@@ -71,7 +71,7 @@ class WordScores:
     """Number of training rows."""
 
 
-def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores:
+def bag_of_words(kind: Kind, data: TaskRows, train: LabeledRows) -> WordScores:
     """Fit the baseline on ``train``, in its seeded order, and evaluate it on every part of the task.
 
     Nothing is fitted for a kind without such a baseline, such as question answering.
@@ -86,9 +86,7 @@ def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores:
     return WordScores(scored, len(train))
 
 
-def held_out_predictions(
-    kind: Kind, data: TaskRows, train: LabelledRows, more: LabelledRows | None = None
-) -> np.ndarray:
+def held_out_predictions(kind: Kind, data: TaskRows, train: LabeledRows, more: LabeledRows | None = None) -> np.ndarray:
     """Predict each training row with a baseline that is fitted on rows of other folds, then ``more`` with all rows.
 
     Features and regularization are selected once, on all training rows. Where there are no rows of other folds, labels
@@ -117,7 +115,7 @@ def held_out_predictions(
     return found if kind.numeric else np.exp(found)
 
 
-def _bounded(train: LabelledRows) -> LabelledRows:
+def _bounded(train: LabeledRows) -> LabeledRows:
     """Return the first rows with at most MOST_CHARACTERS characters in total (at least one row)."""
     ends = accumulate(sum(map(len, texts)) for texts in train.texts)
     fitting = sum(end <= MOST_CHARACTERS for end in ends)
@@ -127,7 +125,7 @@ def _bounded(train: LabelledRows) -> LabelledRows:
 # ---------------------------------------------------------------- classification, regression, multiple choice
 
 
-def _select(kind: Kind, data: TaskRows, train: LabelledRows) -> tuple[slice, float]:
+def _select(kind: Kind, data: TaskRows, train: LabeledRows) -> tuple[slice, float]:
     """Return the columns of the features and the regularization that are best on a part of the training rows."""
     order = np.random.default_rng(SEED).permutation(len(train))[:MOST_TO_CHOOSE]
     held = max(1, round(HELD_OUT * len(order)))
@@ -147,8 +145,8 @@ def _select(kind: Kind, data: TaskRows, train: LabelledRows) -> tuple[slice, flo
 
 
 def _linear(
-    kind: Kind, data: TaskRows, train: LabelledRows, columns: slice, strength: float
-) -> Callable[[LabelledRows], np.ndarray]:
+    kind: Kind, data: TaskRows, train: LabeledRows, columns: slice, strength: float
+) -> Callable[[LabeledRows], np.ndarray]:
     """Fit the linear model on ``train`` with these columns of the features and this regularization.
 
     Returns:
@@ -159,11 +157,11 @@ def _linear(
     return lambda rows: _answers(kind, data.labels, model, features.of(_samples(kind, rows).texts)[:, columns])
 
 
-def _samples(kind: Kind, rows: LabelledRows) -> LabelledRows:
+def _samples(kind: Kind, rows: LabeledRows) -> LabeledRows:
     """Return the samples of the linear model: the rows, or for multiple choice (context, choice) pairs with 0 or 1."""
     if kind.name != "choice":
         return rows
-    return LabelledRows(
+    return LabeledRows(
         [(texts[0], ending) for texts in rows.texts for ending in texts[1:]],
         [int(place == target) for texts, target in zip(rows.texts, rows.targets) for place in range(len(texts) - 1)],
     )
@@ -191,7 +189,7 @@ def _answers(kind: Kind, labels: Sequence[str], model: Any, features: Any) -> np
     return answers
 
 
-def _evaluated(kind: Kind, labels: Sequence[str], answers: np.ndarray, rows: LabelledRows) -> np.ndarray:
+def _evaluated(kind: Kind, labels: Sequence[str], answers: np.ndarray, rows: LabeledRows) -> np.ndarray:
     """Return ``Kind.evaluate`` of the answers to the samples of ``rows``."""
     if kind.name == "choice":
         answers = answers[:, 1].reshape(len(rows), -1)
@@ -267,7 +265,7 @@ def overlap(first: str, second: str) -> tuple[float, ...]:
 # ---------------------------------------------------------------- token classification
 
 
-def _most_frequent_tags(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.ndarray]:
+def _most_frequent_tags(kind: Kind, data: TaskRows, train: LabeledRows) -> dict[str, np.ndarray]:
     """Predict the most frequent tag of each word in the training rows (ties: the lower id), O for unseen words."""
     counts: dict[str, Counter[int]] = defaultdict(Counter)
     for words, tags in zip(train.texts, train.targets, strict=True):

@@ -30,7 +30,7 @@ def read_or_make(
     """Return ``read`` of the file's content; without a file for these rows and this version, make and write it first.
 
     Args:
-        rows: number of labelled training rows of the task's fine-tunings.
+        rows: number of labeled training rows of the task's fine-tunings.
         soft_targets: whether the file holds predictions for soft targets.
     """
     identity = {

@@ -1,4 +1,4 @@
-"""The fine-tuning loop: a few epochs over labelled rows, and predictions in row order."""
+"""The fine-tuning loop: a few epochs over labeled rows, and predictions in row order."""
 
 from __future__ import annotations
 

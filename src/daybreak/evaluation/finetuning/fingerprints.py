@@ -40,7 +40,7 @@ def model_digest(folder: Path, random: bool) -> str:
 
 
 def task_digest(task: Task, soft_targets: bool = False) -> str:
-    """Return the digest of a task's labelled files and how they are read. Its name and metric do not count.
+    """Return the digest of a task's labeled files and how they are read. Its name and metric do not count.
 
     Args:
         soft_targets: add what the soft targets depend on: the rows without labels, and the bag of words, whose settings
@@ -54,14 +54,14 @@ def task_digest(task: Task, soft_targets: bool = False) -> str:
         described["targets"] = "standardized"
     if soft_targets:
         described["soft_targets"] = [task.metric, VERSION, sklearn.__version__]
-        if task.unlabelled_train:
-            described["unlabelled"] = digest([task.unlabelled_train])
+        if task.unlabeled_train:
+            described["unlabeled"] = digest([task.unlabeled_train])
     return _digest_of(described)
 
 
-def unlabelled_digest(task: Task) -> str:
-    """Return the digest of a task's unlabelled files, which no score depends on."""
-    return _digest_of([[file.name, file.text, file.format, digest([file.path])] for file in task.unlabelled])
+def unlabeled_digest(task: Task) -> str:
+    """Return the digest of a task's unlabeled files, which no score depends on."""
+    return _digest_of([[file.name, file.text, file.format, digest([file.path])] for file in task.unlabeled])
 
 
 def _digest_of(value: object) -> str:

@@ -49,7 +49,7 @@ def job_seconds(job: FinetuningJob, rows: EncodedTask) -> float:
         kind.answers(model(**Batches(model, kind, rows.padding, few).inputs(range(len(few)))))
     per_token = (time.monotonic() - began) / tokens[median]
     training = job.setting.epochs * step * (0.5 * len(epoch) + 0.5 * sum(tokens) / tokens[median])
-    parts = [*rows.parts.values(), *rows.unlabelled.values()]
+    parts = [*rows.parts.values(), *rows.unlabeled.values()]
     predicting = per_token * sum(
         len(indices) * max(part.lengths[i] for i in indices)
         for part in parts

@@ -31,7 +31,7 @@ from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
 from daybreak.evaluation.tasks.known_tasks import standardizes
 from daybreak.evaluation.tasks.sequences import with_segments
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.schemas.tasks import FinetuningRun
 from daybreak.training.hardware.probe import choose_device
@@ -48,7 +48,7 @@ _ONE_AT_A_TIME = threading.Lock()
 """A cluster worker may run jobs in several threads, which share one random generator."""
 
 
-def training_subset(rows: LabelledRows, count: int | None) -> LabelledRows:
+def training_subset(rows: LabeledRows, count: int | None) -> LabeledRows:
     """Return the first ``count`` rows (None: all) of a shuffle with SUBSET_SEED."""
     order = np.random.default_rng(SUBSET_SEED).permutation(len(rows))
     return rows.take(order[:count].tolist())
@@ -62,8 +62,8 @@ class EncodedTask:
     padding: Padding
     train: EncodedRows
     parts: dict[str, EncodedRows]
-    """The labelled parts to evaluate, dev first."""
-    unlabelled: dict[str, EncodedRows]
+    """The labeled parts to evaluate, dev first."""
+    unlabeled: dict[str, EncodedRows]
     """The rows to predict for a submission, by name of its file."""
     length: int
     """Most tokens of a sequence."""
@@ -81,9 +81,9 @@ def max_sequence_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
 
 
 def encode_task(
-    folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bool = False, kept: Path | None = None
+    folder: Path, data: TaskRows, protocol: Protocol, unlabeled: bool = False, kept: Path | None = None
 ) -> EncodedTask:
-    """Tokenize the rows with the tokenizer in ``folder``; the unlabelled files only if ``unlabelled``.
+    """Tokenize the rows with the tokenizer in ``folder``; the unlabeled files only if ``unlabeled``.
 
     Args:
         kept: folder that keeps the predictions of the bag of words for soft targets.
@@ -93,7 +93,7 @@ def encode_task(
     kind = kind_of(data.task)
     compares = protocol.head_of(data.task) == "segments"
 
-    def encoded(rows: LabelledRows) -> EncodedRows:
+    def encoded(rows: LabeledRows) -> EncodedRows:
         found = kind.encode(tokenizer, rows, length, config.vocab_size)
         return with_segments(found, tokenizer) if compares else found
 
@@ -103,27 +103,25 @@ def encode_task(
     units = None
     if standardizes(data.task):
         train, units = standardized(train)
-    names = [file.name for file in data.task.unlabelled] if unlabelled else []
+    names = [file.name for file in data.task.unlabeled] if unlabeled else []
     return EncodedTask(
         data,
         Padding.of(tokenizer),
         train=encoded(train),
         parts={name: encoded(rows) for name, rows in data.parts.items()},
-        unlabelled={name: encoded(kind.load_unlabelled(data.task, name)) for name in names},
+        unlabeled={name: encoded(kind.load_unlabeled(data.task, name)) for name in names},
         length=length,
         units=units,
     )
 
 
-def with_soft_targets(
-    kind: Kind, data: TaskRows, train: LabelledRows, weight: float, kept: Path | None
-) -> LabelledRows:
+def with_soft_targets(kind: Kind, data: TaskRows, train: LabeledRows, weight: float, kept: Path | None) -> LabeledRows:
     """Return classification rows whose targets are probabilities, with ``weight`` for those of the bag of words.
 
     Rows without labels follow, with the probabilities of the bag of words alone, as a small network learns from rows
     that another model labels (Bucila et al. 2006, Model Compression).
     """
-    more = data.unlabelled or LabelledRows([], [])
+    more = data.unlabeled or LabeledRows([], [])
 
     def predict() -> dict[str, Any]:
         return {"predictions": held_out_predictions(kind, data, train, more).tolist()}
@@ -160,8 +158,8 @@ class FinetuningJob:
     threads: int
     file: Path
     """Where the run is kept."""
-    unlabelled_digest: str
-    """Digest of the unlabelled files, which are then predicted too; empty if they are not."""
+    unlabeled_digest: str
+    """Digest of the unlabeled files, which are then predicted too; empty if they are not."""
     source: str
     """Digests of the files of the model and the task: the key of the cache of encoded rows."""
     fingerprint: str
@@ -176,7 +174,7 @@ class FinetuningJob:
             run: FinetuningRun = read_json(self.file, FinetuningRun)
         except UserError:
             return None  # an older version or an edited file: run the job again
-        predicted = self.unlabelled_digest in ("", run.unlabelled_digest)
+        predicted = self.unlabeled_digest in ("", run.unlabeled_digest)
         return run if run.fingerprint == self.fingerprint and predicted else None
 
     def keeping_model(self) -> FinetuningJob:
@@ -235,9 +233,9 @@ def _run(job: FinetuningJob, kept: FinetuningRun | None, show: Show) -> Finetuni
         scored_rows=rounded(scored_rows),
         predictions={
             name: kind.predictions(predict(model, kind, rows.padding, encoded))
-            for name, encoded in rows.unlabelled.items()
+            for name, encoded in rows.unlabeled.items()
         },
-        unlabelled_digest=job.unlabelled_digest,
+        unlabeled_digest=job.unlabeled_digest,
         device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         threads=job.threads,
         precision=precision,
@@ -302,14 +300,14 @@ def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
 def encoded_task(job: FinetuningJob) -> EncodedTask:
     """Return the tokenized rows of a job's task."""
     return _encoded_task(
-        job.folder, job.task, job.protocol, bool(job.unlabelled_digest), job.source, job.file.parents[1]
+        job.folder, job.task, job.protocol, bool(job.unlabeled_digest), job.source, job.file.parents[1]
     )
 
 
 @functools.lru_cache(maxsize=2)
 def _encoded_task(
-    folder: Path, task: Task, protocol: Protocol, unlabelled: bool, source: str, kept: Path
+    folder: Path, task: Task, protocol: Protocol, unlabeled: bool, source: str, kept: Path
 ) -> EncodedTask:
     """Cached, because a worker runs the jobs of one task one after the other; ``source`` detects changed files."""
-    data = load_task(task, unlabelled=bool(protocol.distillation_of(task)))
-    return encode_task(folder, data, protocol, unlabelled, kept)
+    data = load_task(task, unlabeled=bool(protocol.distillation_of(task)))
+    return encode_task(folder, data, protocol, unlabeled, kept)

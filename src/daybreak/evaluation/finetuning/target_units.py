@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from daybreak.evaluation.tasks.task import LabelledRows
+from daybreak.evaluation.tasks.task import LabeledRows
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Units:
         last.bias.mul_(self.deviation).add_(self.mean)
 
 
-def standardized(rows: LabelledRows) -> tuple[LabelledRows, Units]:
+def standardized(rows: LabeledRows) -> tuple[LabeledRows, Units]:
     """Return rows with standardized targets, and their former units; constant targets become 0."""
     units = Units(statistics.fmean(rows.targets), statistics.pstdev(rows.targets) or 1.0)
     return replace(rows, targets=[(target - units.mean) / units.deviation for target in rows.targets]), units

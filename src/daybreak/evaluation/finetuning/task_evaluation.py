@@ -21,7 +21,7 @@ from daybreak.core.terminal import duration, working
 from daybreak.evaluation.baselines.bag_of_words import bag_of_words
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
 from daybreak.evaluation.finetuning.classifier import load_config, load_tokenizer
-from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
+from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabeled_digest
 from daybreak.evaluation.finetuning.forecast import job_seconds, waiting_seconds
 from daybreak.evaluation.finetuning.jobs import (
     SUBSET_SEED,
@@ -37,7 +37,7 @@ from daybreak.evaluation.finetuning.jobs import (
 from daybreak.evaluation.finetuning.parallel import resource_errors, run_jobs
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.kinds import kind_of, task_type
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows
 from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
 
 MOST_LONGER = 5
@@ -61,8 +61,8 @@ class TaskEvaluation:
     untrained: bool
     threads: int = 1
     """CPU threads of each fine-tuning."""
-    unlabelled: bool
-    """Also predict the unlabelled files."""
+    unlabeled: bool
+    """Also predict the unlabeled files."""
     cells: Path
     weights: str
     """Digest of the evaluated model."""
@@ -85,13 +85,13 @@ class TaskEvaluation:
         return min(len(self.data.train), self.protocol.train_rows or len(self.data.train))
 
     @property
-    def unlabelled_rows(self) -> int:
+    def unlabeled_rows(self) -> int:
         """Number of rows without labels that each fine-tuning trains on."""
-        return len(self.data.unlabelled or ())
+        return len(self.data.unlabeled or ())
 
     def settings(self, hidden_size: int) -> list[Setting]:
-        """Return the settings of the protocol for this task, with fewer epochs if there are many unlabelled rows."""
-        found, rows = self.protocol.settings(hidden_size, self.data.task.whole), self.train_rows + self.unlabelled_rows
+        """Return the settings of the protocol for this task, with fewer epochs if there are many unlabeled rows."""
+        found, rows = self.protocol.settings(hidden_size, self.data.task.whole), self.train_rows + self.unlabeled_rows
 
         def shorter(epochs: int) -> int:
             return max(1, min(epochs, epochs * MOST_LONGER * self.train_rows // rows)) if self.shortens else epochs
@@ -109,7 +109,7 @@ class TaskEvaluation:
         protocol = self.protocol.for_task(task)
         settings = self.settings(load_config(self.folder).hidden_size)
         random = self.untrained and not self.chained
-        unlabelled = unlabelled_digest(task) if self.unlabelled else ""
+        unlabeled = unlabeled_digest(task) if self.unlabeled else ""
         model = model_digest(self.folder, random)
         rows = task_digest(task, soft_targets=bool(protocol.distillation))
         side = "untrained" if self.untrained else "pretrained"
@@ -125,9 +125,9 @@ class TaskEvaluation:
                 untrained=self.untrained,
                 random=random,
                 threads=self.threads,
-                unlabelled_digest=unlabelled,
+                unlabeled_digest=unlabeled,
                 file=cells.resolve() / f"{_slug(str(setting))}-seed-{seed}.json",
-                source=f"{model} {rows} {unlabelled}",
+                source=f"{model} {rows} {unlabeled}",
                 fingerprint=fingerprint(model, rows, protocol, setting, seed, random),
             )
             for setting in settings
@@ -194,7 +194,7 @@ class TaskEvaluation:
             spread=spread(scores[headline]),
             selection=selection_words(setting, len(tried), self.seeds, self.protocol.selection),
             train_rows=self.train_rows,
-            unlabelled_rows=self.unlabelled_rows,
+            unlabeled_rows=self.unlabeled_rows,
             dev_rows=len(data.dev),
             test_rows=len(data.test) if data.test else 0,
             mismatched_rows=len(data.mismatched) if data.mismatched else 0,
@@ -231,7 +231,7 @@ class TaskEvaluation:
             scores.append(kind.score(mean, labels)[self.data.task.metric])
         return scores
 
-    def _bag_of_words(self, train: LabelledRows) -> tuple[dict[str, float], int, dict[str, list[list[float]]]]:
+    def _bag_of_words(self, train: LabeledRows) -> tuple[dict[str, float], int, dict[str, list[list[float]]]]:
         """Return the scores of the bag-of-words baseline, the number of its training rows, and its values by part.
 
         A file beside the runs keeps them for all models that use the same rows.
@@ -259,10 +259,10 @@ class TaskEvaluation:
 
 def _with_absolute_paths(task: Task) -> Task:
     files: dict[str, Any] = {name: path.resolve() for name, path in task.files.items()}
-    if task.unlabelled_train:
-        files["unlabelled_train"] = task.unlabelled_train.resolve()
-    unlabelled = tuple(replace(file, path=file.path.resolve()) for file in task.unlabelled)
-    return replace(task, **files, unlabelled=unlabelled)
+    if task.unlabeled_train:
+        files["unlabeled_train"] = task.unlabeled_train.resolve()
+    unlabeled = tuple(replace(file, path=file.path.resolve()) for file in task.unlabeled)
+    return replace(task, **files, unlabeled=unlabeled)
 
 
 def _slug(name: str) -> str:
@@ -306,7 +306,7 @@ def total_work(evaluations: Sequence[TaskEvaluation]) -> tuple[int, int]:
     for each in evaluations:
         settings = each.settings(0)
         count += len(settings) * each.seeds
-        rows += (each.train_rows + each.unlabelled_rows) * sum(setting.epochs for setting in settings) * each.seeds
+        rows += (each.train_rows + each.unlabeled_rows) * sum(setting.epochs for setting in settings) * each.seeds
     return count, rows
 
 

@@ -1,6 +1,6 @@
 """Write and check the 11 files that gluebenchmark.com takes in one zip.
 
-Each file is tab-separated with the header ``index<TAB>prediction`` and one row for each row of the task's unlabelled
+Each file is tab-separated with the header ``index<TAB>prediction`` and one row for each row of the task's unlabeled
 test file, in its order (Wang et al. 2019, arXiv:1804.07461, and the server's instructions). The server expects 0 and 1
 for five tasks, not label names; the files of transformers' ``run_glue`` have names there.
 """

@@ -16,7 +16,7 @@ from daybreak.evaluation.probes.frozen import FrozenModel, Show, part_of, pooled
 from daybreak.evaluation.scoring.metrics import regression_scores
 from daybreak.evaluation.tasks.batches import EncodedRows
 from daybreak.evaluation.tasks.kinds import kind_of
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows
 from daybreak.schemas.probes import LayerProbe, LayerScore, SimilarityProbe, SimilarityScore
 
 CLASSIFICATION_C = 0.01
@@ -38,7 +38,7 @@ def check_probed(task: Task) -> None:
         )
 
 
-def probed_rows(data: TaskRows, most: int) -> LabelledRows:
+def probed_rows(data: TaskRows, most: int) -> LabeledRows:
     """Return the training rows of the probes: the first ``most`` of the shuffle that fine-tuning uses."""
     rows = training_subset(data.train, most)
     if data.task.kind == "classification" and len(set(rows.targets)) < 2:
@@ -49,7 +49,7 @@ def probed_rows(data: TaskRows, most: int) -> LabelledRows:
     return rows
 
 
-def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabelledRows, length: int, show: Show) -> LayerProbe:
+def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabeledRows, length: int, show: Show) -> LayerProbe:
     """Fit one linear model per layer on ``train``, texts of at most ``length`` tokens, and evaluate it on dev."""
     task, kind = data.task, kind_of(data.task)
     train_features = text_features(frozen, train.texts, length, part_of(show, 0, 2))

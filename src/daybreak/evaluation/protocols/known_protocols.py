@@ -39,7 +39,7 @@ PROTOCOLS = {
             max_grad_norm=1.0,
         ),
         SMALL,
-        # As small, with half of each target from the bag of words.
+        # As small, with half of each target from the bag of words, and all of it for rows without labels.
         dataclasses.replace(SMALL, name="distilled", distillation=(("single", 0.5), ("pair", 0.5))),
         # "GLUE-sane": Geiping and Goldstein 2022, arXiv:2212.14034, section 5, and eval/GLUE_sane.yaml of their
         # repository. One setting for all tasks. Theirs computes in float16, and gives single sentences an empty second

@@ -75,7 +75,7 @@ class Protocol:
     own: tuple[tuple[str, Own], ...] = ()
     """(task family, its settings)."""
     reported: str = "dev"
-    """The reported part: dev, or test if the task has a labelled test file."""
+    """The reported part: dev, or test if the task has a labeled test file."""
     selection: str = "best"
     """Which of several settings is reported: ``best`` or ``shortest`` (``task_evaluation.select_setting``)."""
     starts: tuple[tuple[str, str], ...] = ()
@@ -88,8 +88,8 @@ class Protocol:
     """(task type as in ``kinds.task_type``, a name of ``heads.HEADS``); other types have the stock head."""
     distillation: tuple[tuple[str, float], ...] = ()
     """(task type, weight w): the training targets are (1 - w) times the label plus w times the probabilities that the
-    bag of words gives to rows that it was not fitted on (soft targets: Hinton et al. 2015, arXiv:1503.02531). Other
-    types learn from the labels alone."""
+    bag of words gives to rows that it was not fitted on (soft targets: Hinton et al. 2015, arXiv:1503.02531). Rows
+    without labels have these probabilities as targets. Other types learn from the labels alone."""
     precision: str = "float32"
     """Arithmetic of training on a CPU: ``float32``, or ``fast`` for bfloat16 if it is measured to be faster.
     Predictions are always computed in float32."""

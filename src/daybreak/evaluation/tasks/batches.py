@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.tasks.task import LabelledRows
+from daybreak.evaluation.tasks.task import LabeledRows
 
 CHUNK_BATCHES = 50
 """Samples are sorted by length within chunks of this many batches, which keeps some randomness in every epoch."""
@@ -27,7 +27,7 @@ class EncodedRows:
     """One entry per sample."""
     lengths: list[int]
     """Tokens of each sample's longest sequence."""
-    rows: LabelledRows
+    rows: LabeledRows
     """The rows before encoding."""
     notes: list[Any] = field(default_factory=list)
     """One entry per sample with what its kind needs, such as the row of a window or the first tokens of the words."""

@@ -14,7 +14,7 @@ from daybreak.evaluation.scoring.metrics import most_frequent
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids
 from daybreak.evaluation.tasks.sequences import OneOfSeveral, confidence_of, confidence_scores
 from daybreak.evaluation.tasks.tables import read_table
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled, labelled_rows
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows, assembled, labeled_rows
 
 
 class Choice(OneOfSeveral):
@@ -37,7 +37,7 @@ class Choice(OneOfSeveral):
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         """Do nothing: the head does not depend on the number of choices."""
 
-    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+    def encode(self, tokenizer: Any, rows: LabeledRows, length: int, vocabulary: int) -> EncodedRows:
         """Truncate the context; if a choice alone is too long, truncate the longer of the two texts first.
 
         A sample holds one sequence per choice.
@@ -79,7 +79,7 @@ class Choice(OneOfSeveral):
         columns = (rows.targets, *confidence_of(np.stack(answers).astype(np.float64), rows.targets))
         return np.stack(columns, axis=1).astype(np.float64)
 
-    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabeledRows) -> np.ndarray:
         table = np.full((len(rows), len(self.columns)), np.nan)
         table[:, 0], table[:, 1] = rows.targets, most_frequent(data.train.targets)
         return table
@@ -90,12 +90,12 @@ class Choice(OneOfSeveral):
         return {"accuracy": accuracy, **confidence_scores(*scored.T)}
 
 
-def _read(task: Task, path: Path) -> LabelledRows:
+def _read(task: Task, path: Path) -> LabeledRows:
     """Return rows of the context and each choice with its start."""
     columns = (*task.text, *task.choices, task.label)
     cells = read_table(path, columns, format=task.format_of(path), header=task.header)
     known = {str(number): number for number in range(len(task.choices))}
-    rows = labelled_rows(path, cells, known, "Give the number of the right choice, counted from 0.")
+    rows = labeled_rows(path, cells, known, "Give the number of the right choice, counted from 0.")
     contexts = len(task.text)
     texts = []
     for row in rows.texts:

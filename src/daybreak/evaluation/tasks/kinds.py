@@ -29,6 +29,6 @@ def task_type(task: Task) -> str:
     return task.kind
 
 
-def load_task(task: Task, unlabelled: bool = False) -> TaskRows:
-    """Read a task's files; its rows without labels only if ``unlabelled``."""
-    return kind_of(task).load(task if unlabelled else replace(task, unlabelled_train=None))
+def load_task(task: Task, unlabeled: bool = False) -> TaskRows:
+    """Read a task's files; its rows without labels only if ``unlabeled``."""
+    return kind_of(task).load(task if unlabeled else replace(task, unlabeled_train=None))

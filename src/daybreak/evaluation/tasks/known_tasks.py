@@ -2,7 +2,7 @@
 
 GLUE (Wang et al. 2019, arXiv:1804.07461): label names and their order follow the data set ``nyu-mll/glue``. The files
 have two layouts with the same rows: .tsv files as GLUE distributes them, one folder per task, and .parquet files as on
-the Hugging Face Hub. Columns are found by header name because their order differs between copies; only CoLA's labelled
+the Hugging Face Hub. Columns are found by header name because their order differs between copies; only CoLA's labeled
 files have no header. The diagnostic set AX has no training data: the model of MNLI predicts it.
 
 SciBERT's tasks (Beltagy et al. 2019, arXiv:1903.10676, section 3): paths below the folder ``data`` of its repository.
@@ -21,7 +21,7 @@ from typing import Any
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.evaluation.tasks.tables import FORMATS
-from daybreak.evaluation.tasks.task import Task, UnlabelledFile
+from daybreak.evaluation.tasks.task import Task, UnlabeledFile
 
 Columns = tuple[str | int, ...]
 
@@ -35,7 +35,7 @@ class _Entry:
     """Folder of the original files."""
     text: Columns
     label: str | int
-    unlabelled: tuple[tuple[str, str], ...]
+    unlabeled: tuple[tuple[str, str], ...]
     """(file of a submission, split that it answers)."""
     metric: str
     names: tuple[str, ...] = ()
@@ -43,8 +43,8 @@ class _Entry:
     named: bool = False
     """The original files hold label names; otherwise ids, as the hub does."""
     header: bool = True
-    """Whether the original labelled files have a header."""
-    unlabelled_text: Columns = ()
+    """Whether the original labeled files have a header."""
+    unlabeled_text: Columns = ()
     hub_text: Columns = ()
     """Both as ``text`` if empty."""
     genres: tuple[str, ...] = ("",)
@@ -54,28 +54,28 @@ class _Entry:
 
 # fmt: off
 _TABLE = (
-    _Entry(name="cola", folder="CoLA", text=(3,), label=1, header=False, metric="mcc", unlabelled=(("CoLA", "test"),),
-           unlabelled_text=("sentence",), hub_text=("sentence",), names=("unacceptable", "acceptable")),
+    _Entry(name="cola", folder="CoLA", text=(3,), label=1, header=False, metric="mcc", unlabeled=(("CoLA", "test"),),
+           unlabeled_text=("sentence",), hub_text=("sentence",), names=("unacceptable", "acceptable")),
     _Entry(name="sst2", folder="SST-2", text=("sentence",), label="label", metric="accuracy",
-           unlabelled=(("SST-2", "test"),), names=("negative", "positive")),
+           unlabeled=(("SST-2", "test"),), names=("negative", "positive")),
     _Entry(name="mrpc", folder="MRPC", text=("#1 String", "#2 String"), label="Quality", metric="f1",
-           unlabelled=(("MRPC", "test"),), hub_text=("sentence1", "sentence2"),
+           unlabeled=(("MRPC", "test"),), hub_text=("sentence1", "sentence2"),
            names=("not_equivalent", "equivalent")),
     _Entry(name="qqp", folder="QQP", text=("question1", "question2"), label="is_duplicate", metric="f1",
-           unlabelled=(("QQP", "test"),), names=("not_duplicate", "duplicate")),
+           unlabeled=(("QQP", "test"),), names=("not_duplicate", "duplicate")),
     _Entry(name="stsb", folder="STS-B", text=("sentence1", "sentence2"), label="score", metric="spearman",
-           unlabelled=(("STS-B", "test"),)),
+           unlabeled=(("STS-B", "test"),)),
     _Entry(name="mnli", folder="MNLI", text=("sentence1", "sentence2"), label="gold_label", metric="accuracy",
            hub_text=("premise", "hypothesis"), genres=("_matched", "_mismatched"), diagnostic=True, named=True,
-           unlabelled=(("MNLI-m", "test_matched"), ("MNLI-mm", "test_mismatched")),
+           unlabeled=(("MNLI-m", "test_matched"), ("MNLI-mm", "test_mismatched")),
            names=("entailment", "neutral", "contradiction")),
     _Entry(name="qnli", folder="QNLI", text=("question", "sentence"), label="label", metric="accuracy", named=True,
-           unlabelled=(("QNLI", "test"),), names=("entailment", "not_entailment")),
+           unlabeled=(("QNLI", "test"),), names=("entailment", "not_entailment")),
     _Entry(name="rte", folder="RTE", text=("sentence1", "sentence2"), label="label", metric="accuracy", named=True,
-           unlabelled=(("RTE", "test"),), names=("entailment", "not_entailment")),
+           unlabeled=(("RTE", "test"),), names=("entailment", "not_entailment")),
     # Unlike in QNLI and RTE, 1 means entailment.
     _Entry(name="wnli", folder="WNLI", text=("sentence1", "sentence2"), label="label", metric="accuracy",
-           unlabelled=(("WNLI", "test"),), names=("not_entailment", "entailment")),
+           unlabeled=(("WNLI", "test"),), names=("not_entailment", "entailment")),
 )
 # fmt: on
 _PARTS = {
@@ -93,16 +93,16 @@ def _distributed(entry: _Entry, name: str = "", paths: Sequence[str] = ()) -> Ta
     whole = (f"{entry.folder}/train.tsv", *(f"{entry.folder}/dev{genres}.tsv" for genres in entry.genres))
     train, dev, *mismatched = map(Path, paths or whole)
     values = entry.names if entry.named else tuple(str(index) for index in range(len(entry.names)))
-    text = entry.unlabelled_text or entry.text
-    files = [UnlabelledFile(file, Path(entry.folder, f"{split}.tsv"), text) for file, split in entry.unlabelled]
-    files += [UnlabelledFile("AX", Path(path), text) for path in _DIAGNOSTIC if entry.diagnostic]
+    text = entry.unlabeled_text or entry.text
+    files = [UnlabeledFile(file, Path(entry.folder, f"{split}.tsv"), text) for file, split in entry.unlabeled]
+    files += [UnlabeledFile("AX", Path(path), text) for path in _DIAGNOSTIC if entry.diagnostic]
     return Task(
         name=name or entry.name,
         family=entry.name,
         train=train,
         dev=dev,
         mismatched=mismatched[0] if mismatched else None,
-        unlabelled=tuple(files),
+        unlabeled=tuple(files),
         text=entry.text,
         label=entry.label,
         header=entry.header,
@@ -114,7 +114,7 @@ def _distributed(entry: _Entry, name: str = "", paths: Sequence[str] = ()) -> Ta
 
 def _on_hub(entry: _Entry) -> Task:
     text = entry.hub_text or entry.text
-    paths = [(file, Path(entry.name, f"{split}.parquet")) for file, split in entry.unlabelled]
+    paths = [(file, Path(entry.name, f"{split}.parquet")) for file, split in entry.unlabeled]
     paths += [("AX", Path("ax/test.parquet"))] if entry.diagnostic else []
     dev, *mismatched = (Path(entry.name, f"validation{genres}.parquet") for genres in entry.genres)
     return dataclasses.replace(
@@ -122,7 +122,7 @@ def _on_hub(entry: _Entry) -> Task:
         train=Path(entry.name, "train.parquet"),
         dev=dev,
         mismatched=mismatched[0] if mismatched else None,
-        unlabelled=tuple(UnlabelledFile(name, path, text, "parquet") for name, path in paths),
+        unlabeled=tuple(UnlabeledFile(name, path, text, "parquet") for name, path in paths),
         text=text,
         label="label",
         header=True,
@@ -136,7 +136,7 @@ GLUE = {
     **{entry.name: _distributed(entry) for entry in _TABLE},
     **{name: _distributed(_ENTRIES[name.removesuffix("-subset")], name, paths) for name, paths in _PARTS.items()},
 }
-"""GLUE as it is distributed, with paths below the user's folder. One of several unlabelled files of a name exists."""
+"""GLUE as it is distributed, with paths below the user's folder. One of several unlabeled files of a name exists."""
 GLUE_ON_HUB = {entry.name: _on_hub(entry) for entry in _TABLE}
 """GLUE as on the hub; ``train.parquet`` also stands for ``train-00000-of-00001.parquet``."""
 
@@ -199,7 +199,7 @@ def spelled_out(names: Sequence[str]) -> list[str]:
 def known_task(name: str, task_dir: Path | None) -> Task:
     """Return the task ``name`` with its files below ``task_dir``, in the original layout or that of the hub.
 
-    Only the unlabelled files that exist are included.
+    Only the unlabeled files that exist are included.
     """
     layouts = _layouts(name)
     wanted = [_spellings(layout.train)[-1] for layout in layouts]
@@ -233,7 +233,7 @@ def whole_task(name: str) -> str:
 
 
 def held_task(name: str, folder: Path) -> str:
-    """Return ``name`` if the folder holds its labelled files, the name of its subset if only that is there, or ""."""
+    """Return ``name`` if the folder holds its labeled files, the name of its subset if only that is there, or ""."""
     for each in (name, f"{name}-subset"):
         if each in KNOWN and any(
             all(_find(folder, path) is not None for path in layout.files.values()) for layout in _layouts(each)
@@ -245,7 +245,7 @@ def held_task(name: str, folder: Path) -> str:
 def files_of(names: Sequence[str]) -> list[str]:
     """Return the files that ``known_task`` looks for, as patterns below the folder; none for .toml names."""
     layouts = [layout for name in names if not name.endswith(".toml") for layout in _layouts(name)]
-    paths = [path for each in layouts for path in (*each.files.values(), *(file.path for file in each.unlabelled))]
+    paths = [path for each in layouts for path in (*each.files.values(), *(file.path for file in each.unlabeled))]
     return list(dict.fromkeys(spelling for path in paths for spelling in _spellings(path)))
 
 
@@ -274,11 +274,11 @@ def _with_files(task: Task, folder: Path) -> Task:
                 "Add the missing files to that folder, or name another one with --task-dir.",
             )
         found[part] = file
-    unlabelled: dict[str, UnlabelledFile] = {}
-    for each in task.unlabelled:
+    unlabeled: dict[str, UnlabeledFile] = {}
+    for each in task.unlabeled:
         if (file := _find(folder, each.path)) is not None:
-            unlabelled.setdefault(each.name, dataclasses.replace(each, path=file))
-    return dataclasses.replace(task, **found, unlabelled=tuple(unlabelled.values()))  # type: ignore[arg-type]
+            unlabeled.setdefault(each.name, dataclasses.replace(each, path=file))
+    return dataclasses.replace(task, **found, unlabeled=tuple(unlabeled.values()))  # type: ignore[arg-type]
 
 
 def _find(folder: Path, path: Path) -> Path | None:

@@ -21,7 +21,7 @@ from daybreak.core.errors import UserError, reason
 from daybreak.core.serialization import nearest
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids, padded
 from daybreak.evaluation.tasks.tables import MANY, check_skipped, nfc, parquet_of, readable, shown
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows, assembled
 from daybreak.evaluation.tasks.task_kind import Kind
 
 NO_ANSWER = "no answer"
@@ -87,7 +87,7 @@ class Questions(Kind):
         """Set two outputs per token: start and end."""
         config.num_labels = 2
 
-    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+    def encode(self, tokenizer: Any, rows: LabeledRows, length: int, vocabulary: int) -> EncodedRows:
         """Truncate questions to LONGEST_QUESTION tokens, and split long contexts into windows."""
         if not tokenizer.is_fast:
             raise UserError(
@@ -107,9 +107,7 @@ class Questions(Kind):
         check_ids(encoded.features["input_ids"], vocabulary)
         return encoded
 
-    def _encode_some(
-        self, tokenizer: Any, rows: LabelledRows, chosen: range, length: int, encoded: EncodedRows
-    ) -> None:
+    def _encode_some(self, tokenizer: Any, rows: LabeledRows, chosen: range, length: int, encoded: EncodedRows) -> None:
         """Append the windows of the ``chosen`` rows to ``encoded``."""
         limit = min(LONGEST_QUESTION, (length - tokenizer.num_special_tokens_to_add(pair=True)) // 3)
         overlap = min(OVERLAP, length // 3)
@@ -174,7 +172,7 @@ class Questions(Kind):
         may_have_none = NO_ANSWER in labels
         return ["" if may_have_none and empty > sure else text for empty, (sure, text) in zip(none, best)]
 
-    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabeledRows) -> np.ndarray:
         """Score the empty answer."""
         right = ([answer.text for answer in target] for target in rows.targets)
         return np.array([score_answer("", texts) for texts in right], dtype=np.float64)
@@ -231,7 +229,7 @@ FORM = "Give the file the form of SQuAD, or name its format."
 ROW_FORM = 'Give each row {"text": [...], "answer_start": [...]}, empty lists where there is no answer.'
 
 
-def read_questions(path: Path, columns: Sequence[str], format: str) -> LabelledRows:
+def read_questions(path: Path, columns: Sequence[str], format: str) -> LabeledRows:
     """Return (question, context) and the correct answers of the usable rows of a file, in file order and in NFC.
 
     A row whose answer is not in the context at the stated position is skipped. A file with too many such rows, or with
@@ -257,7 +255,7 @@ def read_questions(path: Path, columns: Sequence[str], format: str) -> LabelledR
         f"questions in '{path}' are empty, or have an answer that is not at the stated position",
         "Count an answer's start in characters of the context, from 0.",
     )
-    return LabelledRows([row[:2] for row in usable], [answers for _, _, answers in usable], skipped)
+    return LabeledRows([row[:2] for row in usable], [answers for _, _, answers in usable], skipped)
 
 
 def _normalized(row: Question) -> Question:

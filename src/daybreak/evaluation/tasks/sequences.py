@@ -21,7 +21,7 @@ from daybreak.evaluation.scoring.metrics import (
 )
 from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
 from daybreak.evaluation.tasks.tables import read_table
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, load_table
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows, load_table
 from daybreak.evaluation.tasks.task_kind import Kind
 
 
@@ -44,12 +44,12 @@ class _Sequences(Kind):
     def load(self, task: Task) -> TaskRows:
         return load_table(task, numbers=self.numeric)
 
-    def load_unlabelled(self, task: Task, name: str) -> LabelledRows:
-        (found,) = (file for file in task.unlabelled if file.name == name)
+    def load_unlabeled(self, task: Task, name: str) -> LabeledRows:
+        (found,) = (file for file in task.unlabeled if file.name == name)
         cells = read_table(found.path, found.text, format=found.format, header=True, whole=True)
-        return LabelledRows(cells.rows, [0] * len(cells.rows))
+        return LabeledRows(cells.rows, [0] * len(cells.rows))
 
-    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+    def encode(self, tokenizer: Any, rows: LabeledRows, length: int, vocabulary: int) -> EncodedRows:
         """Truncate pairs from the longer text first."""
         columns = [list(column) for column in zip(*rows.texts)]
         features = dict(tokenizer(*columns, truncation="longest_first", max_length=length))
@@ -129,7 +129,7 @@ class Classification(OneOfSeveral, _Sequences):
         ]
         return self._table(np.logaddexp(*logs), first[:, 0].astype(int).tolist())
 
-    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabeledRows) -> np.ndarray:
         answer = most_frequent(data.train.targets, data.task.metric)
         table = np.full((len(rows), len(self.columns)), np.nan)
         table[:, 0], table[:, 1], table[:, 2] = rows.targets, answer, answer == 1
@@ -174,7 +174,7 @@ class Regression(_Sequences):
     def mean_prediction(self, first: np.ndarray, second: np.ndarray, labels: Sequence[str]) -> np.ndarray | None:
         return (first + second) / 2
 
-    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabeledRows) -> np.ndarray:
         answer = statistics.fmean(data.train.targets)
         return np.stack([rows.targets, np.full(len(rows), answer)], axis=1, dtype=np.float64)
 

@@ -22,7 +22,7 @@ DEV_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
-class UnlabelledFile:
+class UnlabeledFile:
     name: str
     """Name of the submission file with its predictions, without ``.tsv``."""
     path: Path
@@ -38,12 +38,12 @@ class Task:
     train: Path
     dev: Path | None
     test: Path | None = None
-    """A labelled file that is scored with the same models as dev; it selects nothing."""
+    """A labeled file that is scored with the same models as dev; it selects nothing."""
     mismatched: Path | None = None
-    """A second labelled dev file, of other genres; it selects nothing either."""
-    unlabelled: tuple[UnlabelledFile, ...] = ()
-    """Unlabelled files to predict for a submission."""
-    unlabelled_train: Path | None = None
+    """A second labeled dev file, of other genres; it selects nothing either."""
+    unlabeled: tuple[UnlabeledFile, ...] = ()
+    """Unlabeled files to predict for a submission."""
+    unlabeled_train: Path | None = None
     """A file of rows without labels, which protocols with soft targets also train on."""
     family: str = ""
     """The task whose protocol settings apply, if not the task itself: a subset of a task names the whole task."""
@@ -70,14 +70,14 @@ class Task:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The labelled files by part."""
+        """The labeled files by part."""
         found = {"train": self.train, "dev": self.dev, "test": self.test, "mismatched": self.mismatched}
         return {part: path for part, path in found.items() if path is not None}
 
     @property
     def paths(self) -> list[Path]:
         """The files that training and evaluation may read."""
-        return [*self.files.values(), *([self.unlabelled_train] if self.unlabelled_train else [])]
+        return [*self.files.values(), *([self.unlabeled_train] if self.unlabeled_train else [])]
 
     def format_of(self, path: Path) -> str:
         ending = path.suffix.lower().lstrip(".")
@@ -85,7 +85,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class LabelledRows:
+class LabeledRows:
     """Rows ready to encode: texts (for token classification, words) and targets."""
 
     texts: list[tuple[str, ...]]
@@ -96,8 +96,8 @@ class LabelledRows:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def take(self, indices: Sequence[int]) -> LabelledRows:
-        return LabelledRows([self.texts[i] for i in indices], [self.targets[i] for i in indices])
+    def take(self, indices: Sequence[int]) -> LabeledRows:
+        return LabeledRows([self.texts[i] for i in indices], [self.targets[i] for i in indices])
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,17 @@ class TaskRows:
     task: Task
     labels: tuple[str, ...]
     """Label names in the order of the class ids; empty if the targets are numbers without names."""
-    train: LabelledRows
-    dev: LabelledRows
-    test: LabelledRows | None
-    mismatched: LabelledRows | None
+    train: LabeledRows
+    dev: LabeledRows
+    test: LabeledRows | None
+    mismatched: LabeledRows | None
     skipped: int
     """Number of unusable rows in all files."""
-    unlabelled: LabelledRows | None = None
-    """Rows without labels to train on, with 0 as targets; their texts are in no labelled file."""
+    unlabeled: LabeledRows | None = None
+    """Rows without labels to train on, with 0 as targets; their texts are in no labeled file."""
 
     @property
-    def parts(self) -> dict[str, LabelledRows]:
+    def parts(self) -> dict[str, LabeledRows]:
         """The scored parts, dev first; the names of the others are prefixes of their metrics."""
         others = {"test": self.test, "mismatched": self.mismatched}
         return {"dev": self.dev, **{name: rows for name, rows in others.items() if rows is not None}}
@@ -136,36 +136,36 @@ def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
         for path in task.files.values()
     }
     known, names = (None, ()) if numbers else _known_labels(task, read[task.train])
-    rows = {path: labelled_rows(path, cells, known) for path, cells in read.items()}
+    rows = {path: labeled_rows(path, cells, known) for path, cells in read.items()}
     if numbers and len(set(rows[task.train].targets)) < 2:
         raise UserError(
             f"Every row of '{task.train}' has the number {rows[task.train].targets[0]:g}.",
             "Give training rows of at least two numbers.",
         )
     found = assembled(task, names, rows)
-    if task.unlabelled_train is None:
+    if task.unlabeled_train is None:
         return found
-    unlabelled = unlabelled_rows(task, rows.values())
-    return replace(found, unlabelled=unlabelled, skipped=found.skipped + unlabelled.skipped)
+    unlabeled = unlabeled_rows(task, rows.values())
+    return replace(found, unlabeled=unlabeled, skipped=found.skipped + unlabeled.skipped)
 
 
-def unlabelled_rows(task: Task, labelled: Iterable[LabelledRows]) -> LabelledRows:
-    """Return the different rows of ``task.unlabelled_train`` whose texts are not among the ``labelled`` ones.
+def unlabeled_rows(task: Task, labeled: Iterable[LabeledRows]) -> LabeledRows:
+    """Return the different rows of ``task.unlabeled_train`` whose texts are not among the ``labeled`` ones.
 
     Raises:
         UserError: there are none.
     """
-    path = task.unlabelled_train
+    path = task.unlabeled_train
     assert path is not None
     cells = read_table(path, task.text, format=task.format_of(path), header=task.header, texts=len(task.text))
-    known = {texts for rows in labelled for texts in rows.texts}
+    known = {texts for rows in labeled for texts in rows.texts}
     texts = [texts for texts in dict.fromkeys(cells.rows) if texts not in known]
     if not texts:
-        raise UserError(f"Every row of '{path}' is also a labelled row.", "Give other rows, or remove unlabelled.")
-    return LabelledRows(texts, [0] * len(texts), cells.skipped)
+        raise UserError(f"Every row of '{path}' is also a labeled row.", "Give other rows, or remove unlabeled.")
+    return LabeledRows(texts, [0] * len(texts), cells.skipped)
 
 
-def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledRows]) -> TaskRows:
+def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabeledRows]) -> TaskRows:
     """Return the task with the rows of its files; without a dev file, some training rows are held out."""
     train, dev = (rows[task.train], rows[task.dev]) if task.dev else _split(rows[task.train], task)
     return TaskRows(
@@ -194,7 +194,7 @@ def _known_labels(task: Task, train: TableRows) -> tuple[dict[str, int], tuple[s
     return {value: index for index, value in enumerate(values)}, names
 
 
-def _split(rows: LabelledRows, task: Task) -> tuple[LabelledRows, LabelledRows]:
+def _split(rows: LabeledRows, task: Task) -> tuple[LabeledRows, LabeledRows]:
     """Hold out DEV_FRACTION of the different texts (at least one), drawn with SPLIT_SEED; rows stay in file order.
 
     Rows of equal texts stay together, because a model that has seen one of them knows the label of the others.
@@ -222,12 +222,12 @@ def _sorted_labels(values: Collection[str]) -> list[str]:
     return sorted(values, key=lambda value: (numbers[value], value))
 
 
-def labelled_rows(
+def labeled_rows(
     path: Path,
     cells: TableRows,
     known: Mapping[str, int] | None,
     remedy: str = "Correct the label, or add training rows that have it.",
-) -> LabelledRows:
+) -> LabeledRows:
     """Return the rows with the ids in ``known`` of their last cells, or with numbers if it is None.
 
     If all known labels are numbers, a label may be written as another equal number: 1.0 for 1.
@@ -253,7 +253,7 @@ def labelled_rows(
                 raise UserError(f"{fault}none of {names}.", 'Set kind = "regression" if the answer is a number.')
             raise UserError(f"{fault}none of {names}.{nearest(label, known)}", remedy)
         targets.append(target)
-    return LabelledRows([row[:-1] for row in cells.rows], targets, cells.skipped)
+    return LabeledRows([row[:-1] for row in cells.rows], targets, cells.skipped)
 
 
 def _number(text: str) -> float | None:

@@ -3,8 +3,8 @@
 name    = "tickets"               # default: the name of the file
 train   = "train.csv"             # paths are relative to the TOML file
 dev     = "dev.csv"               # optional: without it a seeded tenth of train is held out
-test    = "test.csv"              # optional: labelled, scored with the same models
-unlabelled = "more.csv"           # optional, for classification: more rows, for protocols with soft targets
+test    = "test.csv"              # optional: labeled, scored with the same models
+unlabeled = "more.csv"           # optional, for classification: more rows, for protocols with soft targets
 text    = ["subject", "body"]     # one or two columns, by name or 0-based number
 label   = "queue"
 header  = true                    # default; false needs column numbers
@@ -49,7 +49,7 @@ from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
 from daybreak.evaluation.tasks.tables import FORMATS, nfc
 from daybreak.evaluation.tasks.task import Task
 
-KEYS = ("name", "train", "dev", "test", "unlabelled", "text", "choices", "label", "header", "metric", "kind", "format")
+KEYS = ("name", "train", "dev", "test", "unlabeled", "text", "choices", "label", "header", "metric", "kind", "format")
 REQUIRED = ("train", "text", "label")
 SQUAD = {"text": ["question", "context"], "label": "answers"}
 KIND_FORMATS = {"tokens": ("conll",), "qa": ("squad", "jsonl", "parquet")}
@@ -75,14 +75,14 @@ def read_task_file(path: Path) -> Task:
     label = _column(path, "label", values["label"], numbered=kind.name == "tokens")
     if label in (*text, *choices):
         raise _unfit(path, f"has label = {label!r}, which is also a column of text.", "Name another column.")
-    if "unlabelled" in values and kind.name != "classification":
-        raise _unfit(path, f"has unlabelled rows, and its kind is {kind.name}.", "Remove unlabelled.")
+    if "unlabeled" in values and kind.name != "classification":
+        raise _unfit(path, f"has unlabeled rows, and its kind is {kind.name}.", "Remove unlabeled.")
     return Task(
         name=_name(path, values),
         train=_file(path, values, "train"),
         dev=_file(path, values, "dev") if "dev" in values else None,
         test=_file(path, values, "test") if "test" in values else None,
-        unlabelled_train=_file(path, values, "unlabelled") if "unlabelled" in values else None,
+        unlabeled_train=_file(path, values, "unlabeled") if "unlabeled" in values else None,
         text=text,
         choices=choices,
         label=label,

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows
 
 
 class Kind(ABC):
@@ -44,8 +44,8 @@ class Kind(ABC):
     def load(self, task: Task) -> TaskRows:
         """Read the task's files."""
 
-    def load_unlabelled(self, task: Task, name: str) -> LabelledRows:
-        """Return all rows of the unlabelled file ``name`` in file order, with 0 as targets.
+    def load_unlabeled(self, task: Task, name: str) -> LabeledRows:
+        """Return all rows of the unlabeled file ``name`` in file order, with 0 as targets.
 
         Raises:
             NotImplementedError: this kind has no such files.
@@ -58,7 +58,7 @@ class Kind(ABC):
         config.label2id = {name: index for index, name in enumerate(labels)}
 
     @abstractmethod
-    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+    def encode(self, tokenizer: Any, rows: LabeledRows, length: int, vocabulary: int) -> EncodedRows:
         """Tokenize the rows to at most ``length`` tokens per sequence, special tokens included."""
 
     def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -89,7 +89,7 @@ class Kind(ABC):
         return None
 
     @abstractmethod
-    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabeledRows) -> np.ndarray:
         """Return what ``evaluate`` returns for the best constant prediction."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ from daybreak.core.serialization import nearest
 from daybreak.evaluation.scoring.metrics import ratio
 from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
 from daybreak.evaluation.tasks.tables import nfc, readable
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
+from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows, assembled
 from daybreak.evaluation.tasks.task_kind import Kind
 
 OUTSIDE = "O"
@@ -67,7 +67,7 @@ class TokenLabels(Kind):
         labels = (OUTSIDE, *(f"{mark}-{kind}" for mark in "BI" for kind in types))
         return assembled(task, labels, {path: _rows(task, path, found, labels) for path, found in read.items()})
 
-    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+    def encode(self, tokenizer: Any, rows: LabeledRows, length: int, vocabulary: int) -> EncodedRows:
         """Tokenize the words joined by single spaces, and find the words again by character offsets.
 
         Tokenizing words one by one would lose the space that is part of a token in byte-level vocabularies.
@@ -111,7 +111,7 @@ class TokenLabels(Kind):
             decided.append(ids.tolist())
         return _counted(rows.targets, decided, labels)
 
-    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabeledRows) -> np.ndarray:
         """Predict O for every word; every score is 0."""
         outside = data.labels.index(OUTSIDE)
         return _counted(rows.targets, [[outside] * len(target) for target in rows.targets], data.labels)
@@ -123,7 +123,7 @@ class TokenLabels(Kind):
         return dict(zip(self.metrics, (float(f1), float(precision), float(recall), float(of_words.mean()))))
 
 
-def _rows(task: Task, path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> LabelledRows:
+def _rows(task: Task, path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> LabeledRows:
     known = {label: index for index, label in enumerate(labels)}
     targets = []
     for sentence in sentences:
@@ -136,7 +136,7 @@ def _rows(task: Task, path: Path, sentences: Sequence[Sentence], labels: Sequenc
                     "Correct the tag, or add training sentences that have it.",
                 )
         targets.append([known[tag] for tag in tags])
-    return LabelledRows([sentence.words for sentence in sentences], targets)
+    return LabeledRows([sentence.words for sentence in sentences], targets)
 
 
 def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]], left: bool) -> FirstTokens:
