@@ -122,6 +122,14 @@ LAW = "2026-11-27-law.json"
 EARLIER_LAW = "2026-11-26-law.json"
 TASK_LINES = "2026-11-27-task-forecasts.json"
 SPEED = "2026-11-27-throughput.json"
+SPEED_FLOAT32 = "2026-11-27-throughput-xeon.json"
+UNLABELED = "2026-11-27-tiny-3500steps-unlabeled"
+UNLABELED_TASKS = {
+    "sst2": "SST-2 accuracy",
+    "sci-cite": "sci-cite macro F1",
+    "mrpc": "MRPC F1",
+    "cola": "CoLA mcc",
+}
 RACE = "2026-11-22-race"
 RACERS = {
     ("reference", 900): "Trainer, BERT of the shape of `mini`, best of seven settings",
@@ -240,15 +248,24 @@ def gpu_text() -> str:
     return table(["time", "tokens, billions", "GB of English text, read once", "GB of text, read four times"], rows)
 
 
-def speed() -> str:
-    """Tokens a second, and as ratios to those of transformers' models in the same turns."""
+def speed(record: str = SPEED) -> str:
+    """Throughput on CPU beside the Trainer and, if the record has it, the step of an earlier commit."""
+    sides = {"the BERT": "transformers BERT", "the ModernBERT": "transformers ModernBERT"}
+    found = read(record)
+    if "other_commit" in found:
+        sides["the earlier step"] = "other commit, recipe"
     rows = []
-    for cell in read(SPEED)["cells"]:
-        rates = {side: one["tokens_per_second"] for side, one in cell["variants"].items()}
+    for cell in found["cells"]:
+        rates = {name: variant["tokens_per_second"] for name, variant in cell["variants"].items()}
         ours = rates["daybreak, recipe"]
-        ratios = (f"{ours / rates[f'transformers {family}']:.1f}" for family in ("BERT", "ModernBERT"))
+        ratios = (f"{ours / rates[name]:.{2 if 'other' in name else 1}f}" for name in sides.values())
         rows.append([f"`{cell['recipe']}`", f"{cell['vocabulary']:,}", f"{ours:,.0f}", *ratios])
-    return table(["recipe", "vocabulary", "tokens a second", "times the BERT", "times the ModernBERT"], rows)
+    return table(["recipe", "vocabulary", "tokens a second", *(f"times {side}" for side in sides)], rows)
+
+
+def speed_float32() -> str:
+    """As ``speed``, on a processor without bfloat16 instructions."""
+    return speed(SPEED_FLOAT32)
 
 
 def race() -> str:
@@ -405,6 +422,29 @@ def all_rows() -> str:
         rows.append([f"[{name}](../records/{ALL_ROWS[name]})", *map(score, ours)])
         rows.append(["averaged with the bag of words", *map(both, ours)])
     return table(["`distilled`, all training rows", *GLUE.values()], rows)
+
+
+def unlabeled() -> str:
+    """Scores of one model on tasks with 2,000 labeled rows, with and without rows without labels."""
+    found = {(result["task"], result["model"]): result for result in read(f"{UNLABELED}/results.json")}
+    plain, more = (
+        [found[f"{task}-2000{ending}", "pretrained"] for task in UNLABELED_TASKS] for ending in ("", "-unlabeled")
+    )
+    untrained = [
+        [found.get((f"{task}-2000{ending}", "untrained")) for task in UNLABELED_TASKS] for ending in ("", "-unlabeled")
+    ]
+    rows = [
+        ["unlabeled rows", *(f"{result['unlabeled_rows']:,}" for result in more)],
+        ["constant answer", *map(constant, plain)],
+        ["bag of words", *map(bag_of_words, plain)],
+        ["`tiny`", *map(score, plain)],
+        ["`tiny`, with unlabeled rows", *map(score, more)],
+        ["averaged with the bag of words", *map(both, plain)],
+        ["averaged, with unlabeled rows", *map(both, more)],
+    ]
+    for name, results in zip(("without pretraining", "without pretraining, with unlabeled rows"), untrained):
+        rows.append([name, *(score(result) if result else "-" for result in results)])
+    return table(["`distilled`, 2,000 labeled rows", *UNLABELED_TASKS.values()], rows)
 
 
 def over_seeds(values: Sequence[float]) -> str:
