@@ -127,7 +127,7 @@ UNLABELED = "2026-11-27-tiny-3500steps-unlabeled"
 UNLABELED_TASKS = {
     "sst2": "SST-2 accuracy",
     "sci-cite": "sci-cite macro F1",
-    "mrpc": "MRPC F1",
+    "mrpc": "MRPC F1 of different pairs",
     "cola": "CoLA mcc",
 }
 RACE = "2026-11-22-race"
