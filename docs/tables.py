@@ -123,7 +123,7 @@ EARLIER_LAW = "2026-11-26-law.json"
 TASK_LINES = "2026-11-27-task-forecasts.json"
 SPEED = "2026-11-27-throughput.json"
 SPEED_FLOAT32 = "2026-11-27-throughput-xeon.json"
-UNLABELED = "2026-11-27-tiny-3500steps-unlabeled"
+UNLABELED = "2026-11-27-tiny-3500steps-unlabeled.json"
 UNLABELED_TASKS = {
     "sst2": "SST-2 accuracy",
     "sci-cite": "sci-cite macro F1",
@@ -426,7 +426,7 @@ def all_rows() -> str:
 
 def unlabeled() -> str:
     """Scores of one model on tasks with 2,000 labeled rows, with and without rows without labels."""
-    found = {(result["task"], result["model"]): result for result in read(f"{UNLABELED}/results.json")}
+    found = {(result["task"], result["model"]): result for result in read(UNLABELED)}
     plain, more = (
         [found[f"{task}-2000{ending}", "pretrained"] for task in UNLABELED_TASKS] for ending in ("", "-unlabeled")
     )
