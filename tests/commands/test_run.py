@@ -354,7 +354,7 @@ def test_a_missing_general_text_is_refused_before_the_corpus_is_prepared(corpus:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("what", ["text", "task"])
+@pytest.mark.parametrize("what", ["text", "task", "unlabeled"])
 def test_a_text_or_task_inside_the_run_is_not_deleted_with_it(
     what: str, finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -362,8 +362,13 @@ def test_a_text_or_task_inside_the_run_is_not_deleted_with_it(
     (out / "own").mkdir()
     for file in (corpus, *(EXAMPLES / f"own_task{name}" for name in (".toml", "_train.csv", "_dev.csv"))):
         shutil.copy(file, out / "own")
-    own = out / "own" / (corpus.name if what == "text" else "own_task.toml")
-    asked = ["--corpus", own] if what == "text" else ["--corpus", corpus, "--tasks", own]
+    own = task = out / "own" / (corpus.name if what == "text" else "own_task.toml")
+    if what == "unlabeled":
+        task = Path(shutil.copytree(out / "own", tmp_path / "tasks")) / "own_task.toml"
+        own = out / "own" / "more.csv"
+        own.write_text("subject,body\nHello,It rains.\n")
+        task.write_text(f"{task.read_text()}unlabeled = '{own}'\n")
+    asked = ["--corpus", own] if what == "text" else ["--corpus", corpus, "--tasks", task]
     said = refused("run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", *asked)
     assert "which --overwrite would delete" in said and own.is_file()
 

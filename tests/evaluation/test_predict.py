@@ -114,11 +114,15 @@ def test_what_does_not_fit_is_said_in_one_sentence(
         with pytest.raises(UserError, match=message):
             predict(folder, table, task, out=out)
     assert not out.exists()
-    for read in (rows, tmp_path / "weather-train.tsv", weather, saved / "config.json"):
+    more = tmp_path / "more.tsv"
+    more.write_text("no column of this name\n")
+    weather.write_text(weather.read_text() + 'unlabeled = "more.tsv"\n')
+    for read in (rows, tmp_path / "weather-train.tsv", more, weather, saved / "config.json"):
         before = read.read_bytes()
         with pytest.raises(UserError, match="is part of the input and would be overwritten"):
             predict(saved, rows, weather, out=read)
         assert read.read_bytes() == before
+    assert len(predict(saved, rows, weather, out=tmp_path / "others.csv")) > 0, "rows without labels are not read"
     with pytest.raises(UserError, match=f"'{saved}' is a folder"):
         predict(saved, rows, weather, out=saved)
     config = saved / "config.json"
