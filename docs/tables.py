@@ -427,12 +427,11 @@ def all_rows() -> str:
 def unlabeled() -> str:
     """Scores of one model on tasks with 2,000 labeled rows, with and without rows without labels."""
     found = {(result["task"], result["model"]): result for result in read(UNLABELED)}
-    plain, more = (
-        [found[f"{task}-2000{ending}", "pretrained"] for task in UNLABELED_TASKS] for ending in ("", "-unlabeled")
-    )
-    untrained = [
-        [found.get((f"{task}-2000{ending}", "untrained")) for task in UNLABELED_TASKS] for ending in ("", "-unlabeled")
-    ]
+
+    def results(model: str, ending: str = "") -> list[Any]:
+        return [found.get((f"{task}-2000{ending}", model)) for task in UNLABELED_TASKS]
+
+    plain, more = results("pretrained"), results("pretrained", "-unlabeled")
     rows = [
         ["unlabeled rows", *(f"{result['unlabeled_rows']:,}" for result in more)],
         ["constant answer", *map(constant, plain)],
@@ -442,8 +441,8 @@ def unlabeled() -> str:
         ["averaged with the bag of words", *map(both, plain)],
         ["averaged, with unlabeled rows", *map(both, more)],
     ]
-    for name, results in zip(("without pretraining", "without pretraining, with unlabeled rows"), untrained):
-        rows.append([name, *(score(result) if result else "-" for result in results)])
+    for name, ending in (("without pretraining", ""), ("without pretraining, with unlabeled rows", "-unlabeled")):
+        rows.append([name, *(score(result) if result else "-" for result in results("untrained", ending))])
     return table(["`distilled`, 2,000 labeled rows", *UNLABELED_TASKS.values()], rows)
 
 

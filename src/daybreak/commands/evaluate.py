@@ -254,7 +254,7 @@ def _evaluations(
         TaskEvaluation(
             folder=source.folder,
             model_name=source.name,
-            data=load_task(task, unlabeled=bool(protocol.distillation_of(task))),
+            data=load_task(task, unlabeled_train=bool(protocol.distillation_of(task))),
             protocol=protocol,
             seeds=number(task),
             **settings,

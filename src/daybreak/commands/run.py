@@ -366,7 +366,7 @@ class FineTuning:
         if protocol:
             protocol.check_starts(tasks)
         for task in tasks:
-            load_task(task, unlabeled=protocol is None or bool(protocol.distillation_of(task)))
+            load_task(task, unlabeled_train=protocol is None or bool(protocol.distillation_of(task)))
 
     def words(self) -> str:
         """Describe the fine-tunings to come."""

@@ -75,7 +75,7 @@ def choose_tasks(
     digests = []
     for task in found:
         unlabeled = bool(task.unlabeled_train and chosen.distillation_of(task))
-        load_task(task, unlabeled=unlabeled)
+        load_task(task, unlabeled_train=unlabeled)
         digests.append([task.name, task.metric, task_digest(task, soft_targets=unlabeled)])
     return CellTasks(
         record=StudyTasks(tasks=[task.name for task in found], protocol=protocol, seeds=seeds),

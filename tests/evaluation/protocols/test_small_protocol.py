@@ -124,22 +124,22 @@ def partly_labeled(write_task: WriteTask, tmp_path: Path) -> Path:
 def test_distilled_learns_what_the_bag_of_words_says_of_rows_without_labels(
     encoder: Path, partly_labeled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = load_task(read_task_file(partly_labeled), unlabeled=True)
+    data = load_task(read_task_file(partly_labeled), unlabeled_train=True)
     rows = encode_task(encoder, data, DISTILLED)
-    assert data.unlabeled and data.unlabeled.texts == [("sun again",), ("rain again",), ("wind",)]
+    assert data.unlabeled_train and data.unlabeled_train.texts == [("sun again",), ("rain again",), ("wind",)]
     assert len(rows.train) == 9 and rows.train.lengths[6:8] == [4, 4]
     train = training_subset(data.train, None)
-    everything = dataclasses.replace(data, dev=data.unlabeled)
+    everything = dataclasses.replace(data, dev=data.unlabeled_train)
     leads = bag_of_words(CLASSIFICATION, everything, train).scored_rows["dev"][:, 2]
     expected = torch.tensor(np.stack((0 * leads, leads), axis=1)).softmax(1).numpy()
     assert np.array(rows.train.targets[6:]) == pytest.approx(expected, abs=1e-6)
     assert expected[0].argmax() != expected[1].argmax() and expected.sum(axis=1) == pytest.approx(np.ones(3))
     # The labeled rows keep the targets that they have alone.
-    alone = encode_task(encoder, dataclasses.replace(data, unlabeled=None), DISTILLED)
+    alone = encode_task(encoder, dataclasses.replace(data, unlabeled_train=None), DISTILLED)
     assert rows.train.targets[:6] == alone.train.targets
     monkeypatch.setattr("daybreak.evaluation.baselines.bag_of_words.AT_A_TIME", 2)
     assert encode_task(encoder, data, DISTILLED).train.targets == rows.train.targets
-    assert load_task(read_task_file(partly_labeled)).unlabeled is None
+    assert load_task(read_task_file(partly_labeled)).unlabeled_train is None
 
 
 def test_many_rows_without_labels_shorten_the_training(partly_labeled: Path, encoder: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_many_rows_without_labels_shorten_the_training(partly_labeled: Path, enc
 
     def epochs(protocol: Protocol, unlabeled: int, shortens: bool = True) -> list[int]:
         texts = LabeledRows([(str(number),) for number in range(unlabeled)], [0] * unlabeled)
-        data = dataclasses.replace(load_task(task), unlabeled=texts)
+        data = dataclasses.replace(load_task(task), unlabeled_train=texts)
         found = evaluation_of(encoder, task, tmp_path / "cells", protocol=protocol, shortens=shortens)
         return [setting.epochs for setting in dataclasses.replace(found, data=data).settings(16)]
 

@@ -61,12 +61,12 @@ def test_rows_without_labels_are_new_different_and_of_a_classification(folder: P
     more = folder / "more.tsv"
     more.write_text("b\ta\n" + "".join(f"y\t{text}\n" for text in ("x3", "new", "new", " ", "other", *"cdefghijk")))
     path = described(folder, GOOD + 'unlabeled = "more.tsv"\n')
-    rows = load_task(read_task_file(path), unlabeled=True)
-    assert rows.unlabeled and rows.unlabeled.texts == [(text,) for text in ("new", "other", *"cdefghijk")]
+    rows = load_task(read_task_file(path), unlabeled_train=True)
+    assert rows.unlabeled_train and rows.unlabeled_train.texts == [(text,) for text in ("new", "other", *"cdefghijk")]
     assert rows.skipped == 1 and len(rows.train) == 20
     more.write_text("b\ta\ny\tx3\n")
     with pytest.raises(UserError, match=r"Every row of .*more\.tsv' is also a labeled row"):
-        load_task(read_task_file(path), unlabeled=True)
+        load_task(read_task_file(path), unlabeled_train=True)
     described(folder, GOOD.replace('"label"', '"score"') + 'kind = "regression"\nunlabeled = "more.tsv"\n')
     with pytest.raises(UserError, match="has unlabeled rows, and its kind is regression"):
         read_task_file(path)

@@ -110,8 +110,9 @@ def held_out_predictions(kind: Kind, data: TaskRows, train: LabeledRows, more: L
             found[rows] = answers(train.take(rows.tolist()))
     if more:
         answers = _linear(kind, data, bounded, columns, strength)
-        parts = (range(start, min(start + AT_A_TIME, len(more))) for start in range(0, len(more), AT_A_TIME))
-        found = np.concatenate([found, *(answers(more.take(part)) for part in parts)])
+        places = range(len(more))
+        parts = (more.take(places[start : start + AT_A_TIME]) for start in places[::AT_A_TIME])
+        found = np.concatenate([found, *map(answers, parts)])
     return found if kind.numeric else np.exp(found)
 
 

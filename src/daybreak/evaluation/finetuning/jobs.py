@@ -121,7 +121,7 @@ def with_soft_targets(kind: Kind, data: TaskRows, train: LabeledRows, weight: fl
     Rows without labels follow, with the probabilities of the bag of words alone, as a small network learns from rows
     that another model labels (Bucila et al. 2006, Model Compression).
     """
-    more = data.unlabeled or LabeledRows([], [])
+    more = data.unlabeled_train or LabeledRows([], [])
 
     def predict() -> dict[str, Any]:
         return {"predictions": held_out_predictions(kind, data, train, more).tolist()}
@@ -309,5 +309,5 @@ def _encoded_task(
     folder: Path, task: Task, protocol: Protocol, unlabeled: bool, source: str, kept: Path
 ) -> EncodedTask:
     """Cached, because a worker runs the jobs of one task one after the other; ``source`` detects changed files."""
-    data = load_task(task, unlabeled=bool(protocol.distillation_of(task)))
-    return encode_task(folder, data, protocol, unlabeled, kept)
+    # The task of a job names a file of rows without labels only if its protocol uses them.
+    return encode_task(folder, load_task(task, unlabeled_train=True), protocol, unlabeled, kept)

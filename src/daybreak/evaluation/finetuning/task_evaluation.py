@@ -87,7 +87,7 @@ class TaskEvaluation:
     @property
     def unlabeled_rows(self) -> int:
         """Number of rows without labels that each fine-tuning trains on."""
-        return len(self.data.unlabeled or ())
+        return len(self.data.unlabeled_train or ())
 
     def settings(self, hidden_size: int) -> list[Setting]:
         """Return the settings of the protocol for this task, with fewer epochs if there are many unlabeled rows."""

@@ -29,6 +29,6 @@ def task_type(task: Task) -> str:
     return task.kind
 
 
-def load_task(task: Task, unlabeled: bool = False) -> TaskRows:
-    """Read a task's files; its rows without labels only if ``unlabeled``."""
-    return kind_of(task).load(task if unlabeled else replace(task, unlabeled_train=None))
+def load_task(task: Task, unlabeled_train: bool = False) -> TaskRows:
+    """Read a task's files; without ``unlabeled_train``, the task of the result has no such file."""
+    return kind_of(task).load(task if unlabeled_train else replace(task, unlabeled_train=None))

@@ -111,7 +111,7 @@ class TaskRows:
     mismatched: LabeledRows | None
     skipped: int
     """Number of unusable rows in all files."""
-    unlabeled: LabeledRows | None = None
+    unlabeled_train: LabeledRows | None = None
     """Rows without labels to train on, with 0 as targets; their texts are in no labeled file."""
 
     @property
@@ -145,11 +145,11 @@ def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
     found = assembled(task, names, rows)
     if task.unlabeled_train is None:
         return found
-    unlabeled = unlabeled_rows(task, rows.values())
-    return replace(found, unlabeled=unlabeled, skipped=found.skipped + unlabeled.skipped)
+    more = unlabeled_train_rows(task, rows.values())
+    return replace(found, unlabeled_train=more, skipped=found.skipped + more.skipped)
 
 
-def unlabeled_rows(task: Task, labeled: Iterable[LabeledRows]) -> LabeledRows:
+def unlabeled_train_rows(task: Task, labeled: Iterable[LabeledRows]) -> LabeledRows:
     """Return the different rows of ``task.unlabeled_train`` whose texts are not among the ``labeled`` ones.
 
     Raises:
