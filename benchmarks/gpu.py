@@ -9,7 +9,7 @@ Stages run in order of importance; --only takes a list of them.
     flagship    base for six minutes and a half, from raw text: compiled, in half precision
     speed       tokens a second beside transformers' Trainer, at 128 and 512 tokens
     glue5       its five tasks, and those of the same shape untrained
-    kills       kill -9, resume, and a replay that must be equal bit for bit
+    kills       kill -9 of a compiled run, resume, and a replay that must be equal bit for bit
     crammed     Cramming's own recipe for half an hour
     sizes       tokens a second of the smaller flagships
 
@@ -331,7 +331,7 @@ def kills(call: Call) -> None:
     if call.left() < 3 * seconds:  # the run, its export, its replay
         raise OutOfTime
     shutil.rmtree(folder, ignore_errors=True)
-    flags = TOY_RUN if call.dry else ""
+    flags = TOY_RUN if call.dry else "--compile on"
     found = kill_and_verify("tiny", data, folder, budget=call.chosen.kill_budget, kills=1, flags=flags)
     call.tell("kills", **found)
     if not found["verdict"]["equal_to_its_replay"]:
@@ -411,7 +411,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--corpus", nargs="+", help="raw text, prepared first; else --data, or installed packages")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels of missing packages")
     parser.add_argument("--budget", default="390s", help="of the flagship")
-    parser.add_argument("--kill-budget", default="90s", help="of the run that is killed")
+    parser.add_argument("--kill-budget", default="150s", help="of the run that is killed")
     parser.add_argument("--tasks", default="glue5")
     parser.add_argument("--task-dir", type=Path, help="files of the tasks; without them glue5 is left out")
     parser.add_argument("--seeds", type=int, default=3, help="of each fine-tuning")

@@ -96,6 +96,8 @@ SEARCH_SEEDS = (
 """Searches of three pretraining seeds on general text."""
 GPU = "2026-11-26-gpu-h100"
 """Of one call of benchmarks/gpu.py: this name with endings."""
+GPU_LATER = "2026-11-27-gpu-h100"
+"""Of a second machine: five minutes without compilation, all of ``glue5``, speed beside the Trainer, a killed run."""
 GENERAL = "2026-11-26-tiny-12625steps-seed-1"
 GENERAL_DOCSTRINGS = "2026-11-26-tiny-general-docstrings-search.json"
 LARGER = "2026-11-27-mini-150m"
@@ -233,6 +235,34 @@ def gpu() -> str:
             ["the same: averaged with the bag of words", both(result)],
         ]
     return table(["`base`, six minutes of one H100", f"[record](../records/{GPU}.json)"], rows)
+
+
+def gpu_tasks() -> str:
+    """The tasks of ``glue5`` after five minutes of ``base`` on one GPU, beside their baselines."""
+    rows = [
+        [GLUE[result["task"]], score(result), both(result), bag_of_words(result), constant(result)]
+        for result in read(f"{GPU_LATER}-tasks.json")
+    ]
+    columns = ["2,000 training rows", "`base`, five minutes", "averaged with the bag of words", "bag of words"]
+    return table([*columns, "constant answer"], rows)
+
+
+def gpu_speed() -> str:
+    """Throughput and memory of ``base`` on one GPU beside the Trainer."""
+    (cell,) = read(f"{GPU_LATER}.json")["stages"]["speed"]["cells"]
+    sides = {
+        "Daybreak": "daybreak, recipe",
+        "Trainer, BERT of the same shape": "transformers BERT",
+        "Trainer, ModernBERT of as many parameters": "transformers ModernBERT",
+    }
+    variants = cell["variants"]
+    ours = variants["daybreak, recipe"]["tokens_per_second"]
+    rows = []
+    for name, variant in sides.items():
+        speed = variants[variant]["tokens_per_second"]
+        memory = variants[variant.replace("recipe", "masked")]["device_peak_gib"]
+        rows.append([name, f"{speed:,.0f}", f"{ours / speed:.2f}", f"{memory:.0f}"])
+    return table(["`base`", "tokens a second", "Daybreak is faster, times", "peak memory of the GPU, GiB"], rows)
 
 
 def gpu_text() -> str:

@@ -307,8 +307,8 @@ def test_a_checkpoint_is_expected_to_hold_the_optimizers_memory() -> None:
 @pytest.mark.parametrize(
     ("setting", "device", "budget", "worth"),
     [
-        ("auto", "cuda", "6m", True),
-        ("auto", "cuda", "5m", False),
+        ("auto", "cuda", "4m", True),
+        ("auto", "cuda", "3m", False),
         ("auto", "cuda", "100steps", True),
         ("auto", "cpu", "24h", False),
         ("on", "cpu", "3m", True),
