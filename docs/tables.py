@@ -126,6 +126,8 @@ TASK_LINES = "2026-11-27-task-forecasts.json"
 SPEED = "2026-11-27-throughput.json"
 SPEED_FLOAT32 = "2026-11-27-throughput-xeon.json"
 UNLABELED = "2026-11-27-tiny-3500steps-unlabeled.json"
+UNLABELED_SEEDS = [f"2026-11-27-tiny-15m-seed-{seed}-unlabeled.json" for seed in range(2)]
+"""Other pretraining seeds and other runs than that of UNLABELED."""
 UNLABELED_TASKS = {
     "sst2": "SST-2 accuracy",
     "sci-cite": "sci-cite macro F1",
@@ -474,6 +476,18 @@ def unlabeled() -> str:
     for name, ending in (("without pretraining", ""), ("without pretraining, with unlabeled rows", "-unlabeled")):
         rows.append([name, *(score(result) if result else "-" for result in results("untrained", ending))])
     return table(["`distilled`, 2,000 labeled rows", *UNLABELED_TASKS.values()], rows)
+
+
+def unlabeled_seeds() -> str:
+    """The same for several pretraining seeds on two tasks."""
+    seeds = [{result["task"]: result for result in read(name)} for name in UNLABELED_SEEDS]
+    names = list(UNLABELED_TASKS)[:2]
+    rows = [["bag of words", *(bag_of_words(seeds[0][f"{task}-2000"]) for task in names)]]
+    for number, found in enumerate(seeds):
+        for ending, words in (("", ""), ("-unlabeled", ", with unlabeled rows")):
+            scores = (score(found[f"{task}-2000{ending}"]) for task in names)
+            rows.append([f"`tiny`, seed {number}{words}", *scores])
+    return table(["`distilled`, 2,000 labeled rows", *(UNLABELED_TASKS[task] for task in names)], rows)
 
 
 def over_seeds(values: Sequence[float]) -> str:

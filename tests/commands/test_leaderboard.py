@@ -258,6 +258,9 @@ def test_it_is_printed_or_written(
 
 def test_what_is_no_folder_and_what_is_damaged_is_said(tmp_path: Path, refused: Refused) -> None:
     assert "There is no folder" in refused("leaderboard", tmp_path / "nothing")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text("{}")
+    assert "is a run. Name the folder that daybreak record writes to." in refused("leaderboard", tmp_path / "run")
     (tmp_path / "records").mkdir()
     assert "is a folder" in refused("leaderboard", tmp_path / "records", "--out", tmp_path)
     folder = tmp_path / "records" / "a"

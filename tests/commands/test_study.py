@@ -145,6 +145,32 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     assert len(ran) == 6
 
 
+def test_other_settings_are_taken_until_a_cell_trains(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a budget that is too short."""
+    place, _, asked = without_training(data, tmp_path, monkeypatch)
+    found = study(seeds=1, **asked)
+    write_json(place.out / "study.json", replace(found, cells=[], finished=False))
+    assert study(seeds=1, **{**asked, "budget": "90s"}).settings.budget == "90s"
+    write_json(place.out / "study.json", replace(found, cells=[], finished=False))
+    (place.out / "cells" / "a-seed-0" / "trace.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match="another budget"):
+        study(seeds=1, **{**asked, "budget": "90s"})
+
+
+@pytest.mark.parametrize(("name", "what"), [("recipe.json", "a run"), ("study-data.json", "a study of another kind")])
+def test_a_study_leaves_other_results_alone(
+    name: str, what: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, ran, asked = without_training(data, tmp_path, monkeypatch)
+    place.out.mkdir(exist_ok=True)
+    (place.out / name).write_text("{}")
+    with pytest.raises(UserError, match=rf"holds {what}\. Choose another --out\."):
+        study(seeds=1, **asked)
+    assert not ran and [path.name for path in place.out.iterdir()] == [name]
+
+
 def test_a_study_goes_on_without_a_variant_that_diverges(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.errors import UserError
@@ -27,6 +28,7 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import REFUSED, check_parity, verdict
+from daybreak.exporting.parity_check import check_tokenizer
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
@@ -365,3 +367,43 @@ def test_an_export_replaces_the_one_before_and_a_full_disk_does_not(
         given.write(out, tokenizer, length=8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     assert (out / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "passes"),
+    [
+        ({"did": 3, "n": 4, "'": 5, "t": 6}, "did n ' t", True),  # decoding would join them
+        ({"the": 3, "##he": 4, "t": 5}, "the thx", True),  # an unknown word is left out
+        ({"the": 3}, "", True),
+    ],
+)
+def test_the_round_trip_is_that_of_the_pieces(words: dict[str, int], text: str, passes: bool) -> None:
+    """Spaces before contractions are those of SST-2; transformers 4 saved tokenizers that remove them."""
+    pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, **words}, unk_token="[UNK]"))
+    pieces.pre_tokenizer, pieces.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(cleanup=False)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=pieces, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[UNK]",
+        clean_up_tokenization_spaces=True,
+    )  # fmt: skip
+    model = SimpleNamespace(config=SimpleNamespace(pad_token_id=0, vocab_size=9, type_vocab_size=1, model_type="x"))
+    special = {"unk": 0, "pad": 0}
+    found = check_tokenizer(tokenizer, model, {"text": text, "ids": tokenizer(text)["input_ids"], "special": special})
+    assert found["tokenizer round trip"] == passes
+
+
+def test_a_unigram_tokenizer_that_lacks_letters_passes_the_round_trip() -> None:
+    """Without its unknown letter, what is left of the word has other pieces."""
+    pieces = Tokenizer(
+        models.Unigram(
+            [("[UNK]", -9.0), ("\u2581", -3.0), ("he", -3.0), ("\u2581he", -1.0)], unk_id=0, byte_fallback=False
+        )
+    )
+    pieces.pre_tokenizer, pieces.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="[UNK]", pad_token="[UNK]")
+    model = SimpleNamespace(config=SimpleNamespace(pad_token_id=0, vocab_size=9, type_vocab_size=1, model_type="x"))
+    ids = tokenizer("The he")["input_ids"]
+    assert 0 in ids
+    again = tokenizer(tokenizer.decode(ids, skip_special_tokens=True))["input_ids"]
+    assert again != [one for one in ids if one], "as the check compared them"
+    found = check_tokenizer(tokenizer, model, {"text": "The he", "ids": ids, "special": {"unk": 0, "pad": 0}})
+    assert found["tokenizer round trip"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from daybreak.reporting.studies import table
+from fake_studies import cell
+
+from daybreak.reporting.studies import table, variants
+from daybreak.schemas.studies import REFUSED, Study, StudySettings, StudyVariant
 
 
 def test_a_table_is_one_in_markdown_whatever_stands_in_it() -> None:
@@ -10,3 +13,19 @@ def test_a_table_is_one_in_markdown_whatever_stands_in_it() -> None:
     assert {text.count("|") for text in (first, line, *rows)} == {3} and len(
         {len(text) for text in (first, line, *rows)}
     ) == 1
+
+
+def test_a_variant_without_a_result_has_no_place() -> None:
+    names = [StudyVariant(name=name, words="", recipe="0" * 16) for name in "abc"]
+    settings = StudySettings(
+        budget="60s", equal_clock=True, threads=1, cores=2, machine=None, variants=names  # type: ignore[arg-type]
+    )  # fmt: skip
+    cells = [cell("a", 0, 5.0), cell("a", 1, 1.0, void=REFUSED), cell("b", 0, 2.0, void=REFUSED), cell("c", 0, 4.0)]
+    study = Study(
+        question="", settings=settings, data="", tokenizer="", train_tokens=1, seeds=2, finished=True, cells=cells,
+        comparisons=[],
+    )  # fmt: skip
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in variants(study).splitlines()[2:]]
+    assert [(row[0], row[2], row[3], row[-1]) for row in rows] == [
+        ("c", "1", "4.000", "0"), ("a", "2", "5.000", "1"), ("b", "1", "-", "1"),
+    ]  # fmt: skip

@@ -299,6 +299,18 @@ def test_a_damaged_index_is_named(run: Path) -> None:
     with pytest.raises(UserError, match=r"The search index in .* is damaged .* Build it again with --rebuild\."):
         open_index(run)
     assert open_index(run, rebuild=True).vectors.any(axis=1).all()
+    (run / "search" / "bm25" / "params.index.json").write_text("null")
+    with pytest.raises(UserError, match=r"is damaged .* Build it again with --rebuild\."):
+        open_index(run)
+
+
+def test_a_moved_model_is_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_index(run)
+    for path in (run / "model").iterdir():
+        os.utime(path, (1, 1))  # as after a copy
+    open_index(run)
+    monkeypatch.setattr(module, "model_fingerprint", lambda model: pytest.fail("the model is read again"))
+    open_index(run)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])

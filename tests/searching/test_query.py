@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import bm25s
 import numpy as np
@@ -236,11 +237,12 @@ def test_what_is_equally_good_comes_in_order(searcher: Searcher) -> None:
     [
         (" \n", 10, "hybrid", "The query is empty"),
         ("river", 0, "hybrid", "0 results are too few"),
+        ("river", 1.5, "hybrid", "1.5 is no number of results"),
         ("river", 10, "bm52", "There is no search method 'bm52'. Did you mean 'bm25'?"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(
-    searcher: Searcher, words: str, top: int, method: str, message: str
+    searcher: Searcher, words: str, top: Any, method: str, message: str
 ) -> None:
     assert METHODS == ("hybrid", "dense", "bm25")
     with pytest.raises(UserError) as error:

@@ -17,7 +17,7 @@ from scipy import stats
 
 from daybreak.core.run_folder import RunFolder
 from daybreak.evaluation.scoring.resampling import t_interval
-from daybreak.schemas.studies import CurvePoint
+from daybreak.schemas.studies import NO_RESULT, CurvePoint
 from daybreak.studies.paired_losses import compare, compare_all, reached, read_curve, time_ratios
 
 
@@ -45,6 +45,12 @@ def test_the_interval_is_that_of_scipys_paired_t_test(losses: list[tuple[float, 
             "seconds",
             "B is ahead by no more than the standard deviation, no claim",
         ),
+        (
+            [0.01, 0.01, 0.01],  # the standard deviation, but for rounding
+            [0.545, 0.555, 0.565],
+            "seconds",
+            "A is ahead by no more than the standard deviation, no claim",
+        ),
         ([-0.5, 0.51, -0.2], None, "seconds", "no difference shown"),
         ([-0.5, -0.5001], None, "seconds", "B is ahead, no claim from fewer than 3 seeds"),
         ([-0.5, -0.9], None, "seconds", "no difference shown"),  # with two seeds the factor is 12.7
@@ -64,6 +70,15 @@ def test_a_void_cell_ends_all_claims_and_times() -> None:
     assert compare(a, b, "seconds").verdict == "B is better" and compare(a, b, "seconds").times
     found = compare(a, [replace(b[0], void="others used 1.0 of 2 cores"), *b[1:]], "seconds")
     assert found.verdict == "no claim: a cell is void" and found.times == []
+
+
+@pytest.mark.parametrize("void", NO_RESULT)
+def test_a_cell_without_a_result_counts_nowhere_and_ends_the_claims(void: str) -> None:
+    cells = [cell("a", seed, 5.0) for seed in range(4)] + [cell("b", seed, 4.0 + seed / 1000) for seed in range(3)]
+    (found,) = compare_all([*cells, cell("b", 3, float("nan"), void=void)], ["a", "b"], "seconds")
+    assert found.seeds == [0, 1, 2] and found.difference == pytest.approx(-0.999)
+    assert found.verdict == "no claim: a cell is void"
+    assert compare_all([cell("a", 0, 5.0), cell("b", 0, 4.0, void=void)], ["a", "b"], "seconds") == []
 
 
 def test_only_common_seeds_are_compared() -> None:

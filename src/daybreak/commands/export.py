@@ -47,10 +47,12 @@ def main(arguments: Sequence[str]) -> None:
     options = keywords(parse(ExportOptions, "export", arguments))
     load_recipe_file(options.pop("recipe"))
     repository = options.pop("push_to_hub")
+    from daybreak.exporting.hub import HUB_NAME, push_to_hub
+
+    if repository and not HUB_NAME.fullmatch(repository):
+        raise UserError(f"'{repository}' is not a name of a repository.", "Give it as OWNER/NAME.")
     folder = export(options.pop("run"), **options)
     if repository:
-        from daybreak.exporting.hub import push_to_hub
-
         push_to_hub(folder, repository, kind="model")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 from tyro.conf import Positional, arg
 
@@ -49,6 +50,8 @@ def leaderboard(records: Path | str, out: Path | str | None = None) -> str:
         for folder in sorted(records.iterdir())
         if not folder.name.startswith(".") and (record := _read(folder))
     ]
+    if not found and RunFolder(records).recipe.is_file():
+        raise UserError(f"'{records}' is a run.", "Name the folder that daybreak record writes to.")
     rules = Path(os.path.abspath(records)).parent / "RULES.md"
     rules_link = f"[RULES.md]({_link(rules, start)}#the-speedrun)" if rules.is_file() else "RULES.md"
     text = page(found, rules=rules_link, records=f"[the records]({_link(records, start)}/)")
@@ -59,7 +62,7 @@ def leaderboard(records: Path | str, out: Path | str | None = None) -> str:
 
 
 def _link(path: Path, start: Path) -> str:
-    return Path(os.path.relpath(path, start)).as_posix()
+    return quote(Path(os.path.relpath(path, start)).as_posix())
 
 
 def _read(folder: Path) -> Record | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -125,11 +126,15 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     tyro prints a mistake with the nearest option name; the exit code is then 2.
 
     Raises:
-        UserError: an argument is empty.
+        UserError: an argument is empty, or an option is given twice.
         SystemExit: after ``--help`` (0) or a mistake (2).
     """
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
+    names = Counter(word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--"))
+    if twice := [name for name, count in names.items() if count > 1 and name != "--"]:
+        # tyro would use the last one only.
+        raise UserError(f"{twice[0]} is given twice.", "Give it once, with all of its values behind it.")
     if os.environ.get("NO_COLOR"):
         tyro._experimental_options["ansi_codes"] = False  # has no public name
     _describe(options, default)

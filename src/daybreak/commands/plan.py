@@ -189,7 +189,8 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
             lines.append(f"Warning: the forecast of {size} extrapolates: {one.forecast.beyond}.")
     if notice := repetition_notice(chosen.tokens / made.text_tokens):
         lines.append(notice)
-    lines.append(f"Next: daybreak pretrain {shlex.quote(name)} --data {shlex.quote(str(data))} --budget {made.budget}")
+    words = shlex.join([name, "--data", str(data), "--budget", made.budget])
+    lines.append(f"Next: daybreak pretrain {words}")
     return lines
 
 

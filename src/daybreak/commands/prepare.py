@@ -57,6 +57,8 @@ from daybreak.schemas.run import Manifest, Source
 
 FEW_HELDOUT = 5
 """Number of held-out documents below which the held-out loss is unreliable."""
+MUCH_HELDOUT = 0.1
+"""Fraction of the tokens that the held-out documents should not exceed."""
 TOKENIZERS: dict[str, type[WordPiece | ByteBPE]] = {"WordPiece": WordPiece, "ByteBPE": ByteBPE}
 """Values of --tokenizer-kind."""
 
@@ -194,6 +196,8 @@ def prepare(
             f"The tokenizer {tokenizer!r} is not a configuration of a tokenizer.",
             'Pass that of a recipe, such as load_recipe("tiny").tokenizer.',
         )
+    if isinstance(workers, int) and workers < 0:
+        raise UserError(f"{workers} workers are too few.", "Use at least 1, or 0 for one per core.")
     inputs, out = listed(inputs), Path(out)
     started, steps = time.monotonic(), preprocessing.all_filters()
     preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
@@ -230,13 +234,20 @@ def prepare(
         )  # fmt: skip
         manifest = _make_at(final, job, started)
     say(f"Data: {_figures(manifest)}, {duration(manifest.seconds)}.")
-    if manifest.heldout.documents < FEW_HELDOUT:
-        say(
-            f"Warning: held-out losses are unreliable with {manifest.heldout.documents} held-out "
-            f"document{'s' if manifest.heldout.documents > 1 else ''}. Add documents, or split long ones with "
-            "--chunk-characters."
-        )
+    warn_of_few_documents(manifest)
     return manifest
+
+
+def warn_of_few_documents(manifest: Manifest) -> None:
+    """Print a warning if the held-out documents are few; it names their part of the text if that is large."""
+    held, tokens = manifest.heldout, manifest.heldout.tokens + manifest.train.tokens
+    if held.documents < FEW_HELDOUT:
+        many = "s" if held.documents > 1 else ""
+        part = f" ({held.tokens / tokens:.0%} of the text)" if held.tokens > MUCH_HELDOUT * tokens else ""
+        say(
+            f"Warning: held-out losses are unreliable with {held.documents} held-out document{many}{part}. "
+            "Add documents, or split long ones with --chunk-characters."
+        )
 
 
 @dataclass(frozen=True)

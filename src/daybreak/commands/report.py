@@ -62,6 +62,11 @@ def main(arguments: Sequence[str]) -> None:
         written = glue_scores(options.runs, options.out)
         print(written if options.out is None else options.out)
         return
+    ending = options.out.suffix[1:].lower() if options.out else ""
+    if ending in FORMS and ending != options.format:
+        if options.format != ReportOptions.format:
+            raise UserError(f"'{options.out}' does not end in .{options.format}.", "Rename it, or leave out --format.")
+        options = replace(options, format=ending)
     out = options.out or options.runs[0] / f"report.{options.format}"
     page = report(options.runs, out, form=options.format, text=options.text)
     print(page)

@@ -11,6 +11,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from daybreak.commands.options import RunDataOptions, keywords, parse
+from daybreak.core.errors import UserError
+from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, hanging, say, working
 from daybreak.searching.index import export_parquet, require_pyarrow
 from daybreak.searching.query import Method, SearchResult, check_query, open_search
@@ -66,6 +68,9 @@ def search(
     check_query(words or "-", top, method)
     if export is not None:
         require_pyarrow()
+        folder = Path(index) if index is not None else RunFolder(Path(run)).search
+        if folder.resolve() in Path(export).resolve().parents:
+            raise UserError(f"'{export}' is in the folder of the search index.", "Name another place with --export.")
     started = time.monotonic()
     searcher = open_search(run, data=data, index=index, method=method, rebuild=rebuild)
     if export is not None:

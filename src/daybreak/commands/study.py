@@ -21,9 +21,9 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import study_text
-from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
+from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE, Study, StudyCell
 from daybreak.schemas.tasks import DEFAULT_PROTOCOL
-from daybreak.studies.cell_runner import Cell, StudyFolder, lock_study
+from daybreak.studies.cell_runner import Cell, StudyFolder, lock_study, refuse_other_content
 
 if TYPE_CHECKING:
     from daybreak.studies.cell_tasks import CellTasks
@@ -165,11 +165,14 @@ def study(
         compared, scored = compare_all(cells, names, unit), compare_scores(cells, names, unit)
         return replace(found, cells=cells, comparisons=compared, task_comparisons=scored)
 
+    refuse_other_content(out, DATA_STUDY_FILE)
     with lock_study(out) as lock:
         if (out / STUDY_FILE).exists():
             earlier = read_json(out / STUDY_FILE, Study)
-            refuse_others(out, earlier.settings, found.settings)
-            _refuse_other_data(out, earlier, found)
+            # If nothing has trained, as with a budget that is too short, nothing has to compare.
+            if earlier.cells or any(out.glob("cells/*/trace.jsonl")):
+                refuse_others(out, earlier.settings, found.settings)
+                _refuse_other_data(out, earlier, found)
             say_fewer_seeds(earlier.seeds, seeds)
             found = replace(found, question=question or earlier.question)
         place = StudyFolder(out=out, budget=budget, threads=settings.threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -46,6 +47,10 @@ def _cells(study: Study | DataStudy, variant: str) -> list[StudyCell]:
     return [cell for cell in study.cells if cell.variant == variant]
 
 
+def _losses(cells: Sequence[StudyCell]) -> list[float]:
+    return [cell.loss for cell in cells if cell.has_result]
+
+
 def _title(question: str, finished: bool) -> str:
     return f"# {question}" + ("" if finished else "\n\nNot finished yet.")
 
@@ -83,18 +88,21 @@ def _basis(settings: StudySettings, seeds: int) -> str:
 
 
 def variants(study: Study) -> str:
-    """One row per variant, the lowest loss first."""
+    """One row per variant, the lowest loss first; cells without a result count in neither loss nor accuracy."""
     rows = []
     for variant in study.settings.variants:
         if cells := _cells(study, variant.name):
             mean = {
                 key: statistics.fmean(getattr(cell, key) for cell in cells)
-                for key in ("loss", "accuracy", "steps", "tokens", "epochs", "tokens_per_second")
+                for key in ("steps", "tokens", "epochs", "tokens_per_second")
             }
-            row = [variant.name, variant.words or UNKNOWN, str(len(cells)), mean_and_spread([c.loss for c in cells])]
-            row += [percent(mean["accuracy"]), f"{mean['steps']:,.0f}", count(mean["tokens"]), f"{mean['epochs']:.2f}"]
+            losses = _losses(cells)
+            accuracies = [cell.accuracy for cell in cells if cell.has_result]
+            accuracy = percent(statistics.fmean(accuracies)) if accuracies else UNKNOWN
+            row = [variant.name, variant.words or UNKNOWN, str(len(cells)), mean_and_spread(losses), accuracy]
+            row += [f"{mean['steps']:,.0f}", count(mean["tokens"]), f"{mean['epochs']:.2f}"]
             row += [f"{mean['tokens_per_second']:,.0f}", str(sum(bool(cell.void) for cell in cells))]
-            rows.append((mean["loss"], row))
+            rows.append((statistics.fmean(losses) if losses else math.inf, row))
     head = ("variant", "options", "seeds", "loss", "accuracy", "steps", "tokens", "epochs", "tokens/s", "void")
     return table(head, [row for _, row in sorted(rows, key=lambda entry: entry[0])])
 
@@ -125,7 +133,7 @@ def _task_rows(study: Study) -> tuple[list[str], list[list[str]]]:
         means = [statistics.fmean(score.values()) for score in scores]
         columns = [[score[name] for score in scores] for name in names] + ([means] if len(names) > 1 else [])
         part = f" ({len(scores)} fine-tuned)" if study.tasks and len(scores) < len(cells) else ""
-        row = [variant.name, f"{len(cells)}{part}", mean_and_spread([cell.loss for cell in cells])]
+        row = [variant.name, f"{len(cells)}{part}", mean_and_spread(_losses(cells))]
         row += [mean_and_spread(column, 1) for column in columns]
         rows.append((statistics.fmean(means) if means else -1e9, row))
     return head, [row for _, row in sorted(rows, key=lambda entry: -entry[0])]
@@ -178,8 +186,8 @@ def times(comparisons: Sequence[LossComparison]) -> str:
     if not rows:
         return ""
     lead = (
-        "B's time to a held-out loss as a fraction of A's, with linear interpolation between validations (the interim "
-        f"validations use fewer held-out sequences than the last one); {UNKNOWN} if one of them did not reach it."
+        "B's time to a held-out loss as a fraction of A's, with linear interpolation between validations, all "
+        f"on the held-out sequences of the interim ones; {UNKNOWN} if one of them did not reach it."
     )
     return _paragraphs([lead, table(("A", "B", "held-out loss", "fraction", "by seed"), rows)])
 
@@ -231,7 +239,7 @@ def sources(study: DataStudy) -> str:
         for preprocessing in study.preprocessings:
             cells = _cells(study, data_variant(source.name, preprocessing))
             text = texts.get((source.name, preprocessing))
-            parts = mean_and_spread([cell.loss for cell in cells])
+            parts = mean_and_spread(_losses(cells))
             parts += "" if text is None else f"; {count(text.tokens)} tokens ({text.kept:.0%})"
             parts += f", {statistics.fmean(cell.epochs for cell in cells):.2f} epochs" if cells else ""
             row.append(parts)

@@ -11,6 +11,11 @@ from daybreak.schemas.run import Environment
 
 STUDY_FILE, DATA_STUDY_FILE = "study.json", "study-data.json"
 
+REFUSED = "its export was refused by the parity check"
+NOT_A_NUMBER = "its held-out loss is not a number"
+NO_RESULT = (REFUSED, NOT_A_NUMBER)
+"""Reasons why a cell is void that leave it without a result."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
@@ -97,13 +102,18 @@ class StudyCell:
     curve: list[CurvePoint]
     loads: list[MachineLoad]
     void: str = ""
-    """Why the cell is void; empty if it is not."""
+    """Why the cell is void, one of NO_RESULT or another reason; empty if it is not."""
     others: dict[str, float] = field(default_factory=dict)
     """In a data study, the loss on the held-out text of each source."""
     tasks: list[TaskScore] = field(default_factory=list)
     """Empty if the study has no tasks, and until the model is fine-tuned on all of them."""
     task_seconds: float = 0.0
     """Duration of the last fine-tuning process; not charged to the budget."""
+
+    @property
+    def has_result(self) -> bool:
+        """Whether its loss counts in means and comparisons."""
+        return self.void not in NO_RESULT
 
 
 @dataclass(frozen=True, kw_only=True)

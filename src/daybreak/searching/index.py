@@ -108,14 +108,16 @@ def open_index(
     opened = _opened(folder, state, source, words)
     if not _is_same(_saved_state(folder), state):  # another process began to build it again: its vectors may be empty
         return open_index(run, data=data, folder=folder if own else None, words=words)
-    if state.data_folder != (place := _in_run(run, source.data)):  # the same data, which moved
-        opened = replace(opened, state=with_change(folder, state, data_folder=place))
+    place, stamp = _in_run(run, source.data), _stamp(source.model)
+    if (state.data_folder, state.model_stamp) != (place, stamp):  # the same data and model, which moved
+        opened = replace(opened, state=with_change(folder, state, data_folder=place, model_stamp=stamp))
     return opened
 
 
 def _is_same(now: SearchIndex | None, state: SearchIndex) -> bool:
     """Whether the state on disk is ``state``, but for what other processes may add to it."""
-    return now is not None and replace(now, dense_weight=state.dense_weight, data_folder=state.data_folder) == state
+    same = {name: getattr(state, name) for name in ("dense_weight", "data_folder", "model_stamp")}
+    return now is not None and replace(now, **same) == state
 
 
 def with_change(folder: Path, state: SearchIndex, **changes: Any) -> SearchIndex:
@@ -333,7 +335,7 @@ def _opened(folder: Path, state: SearchIndex, source: SearchSource, words: bool)
         bm25 = None
         if words:
             bm25 = import_bm25s().BM25.load(folder / BM25, mmap=True)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:  # what bm25s finds
         raise UserError(
             f"The search index in '{folder}' is damaged ({error}).", "Build it again with --rebuild."
         ) from None

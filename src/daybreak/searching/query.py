@@ -213,6 +213,8 @@ def check_query(words: str, top: int, method: str) -> None:
         raise UserError(
             f"There is no search method '{method}'.{nearest(method, METHODS)}", "Use hybrid, dense or bm25."
         )
+    if not isinstance(top, int):
+        raise UserError(f"{top!r} is no number of results.", "Give a whole number, such as 10.")
     if top < 1:
         raise UserError(f"{top} results are too few.", "Use at least 1 with --top.")
     if not isinstance(words, str):

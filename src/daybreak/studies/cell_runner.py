@@ -83,6 +83,13 @@ def slug(name: str) -> str:
 # ---------------------------------------------------------------- a study holds its folder
 
 
+def refuse_other_content(out: Path, other: str) -> None:
+    """Raise UserError if ``out`` holds a run, or ``other``: the file of the other kind of study."""
+    for name, what in ((RunFolder(out).recipe.name, "a run"), (other, "a study of another kind")):
+        if (out / name).exists():
+            raise UserError(f"'{out}' holds {what}.", "Choose another --out.")
+
+
 @contextmanager
 def lock_study(out: Path) -> Iterator[TextIO]:
     """Lock the folder ``out`` and yield the lock file, which running cells inherit."""

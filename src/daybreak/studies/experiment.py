@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -25,7 +26,7 @@ from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe, resolved, with_whole_paths
 from daybreak.schemas.records import tolerance
 from daybreak.schemas.run import Decisions, Summary
-from daybreak.schemas.studies import MachineLoad, StudyCell, StudySettings, StudyVariant
+from daybreak.schemas.studies import NOT_A_NUMBER, REFUSED, MachineLoad, StudyCell, StudySettings, StudyVariant
 from daybreak.studies.cell_runner import Cell, StudyFolder, slug, train_cell
 from daybreak.studies.cell_tasks import CellTasks, evaluate_cell, with_scores
 from daybreak.studies.paired_losses import read_curve
@@ -33,7 +34,6 @@ from daybreak.training import calibration
 from daybreak.training.hardware import probe
 from daybreak.training.validation import Validation
 
-REFUSED = "its export was refused by the parity check"
 AFTERWARDS = 12.0
 """Approximate seconds of a cell after its budget, for the parity check and the fill-mask examples."""
 
@@ -255,7 +255,7 @@ def run_cells(
         done(list(found.values()))
         say(f"{words}: {_summary(found[cell])}{_left(found, sum(one not in found for one in cells))}")
         # A model that failed the parity check has no result (RULES.md); a void cell is evaluated after its repetition.
-        if tasks and found[cell].void != REFUSED and not (attempt == cell and repeated(cell)):
+        if tasks and found[cell].has_result and not (attempt == cell and repeated(cell)):
             evaluate_cell(attempt, study, lock, tasks)
             found[cell] = with_scores(found[cell], attempt, study, tasks)
             done(list(found.values()))
@@ -338,6 +338,8 @@ def read_cell(cell: Cell, study: StudyFolder) -> StudyCell:
 def _void(summary: Summary, loads: Sequence[MachineLoad], study: StudyFolder) -> str:
     if summary.is_refused:  # first: such a model has no score on tasks
         return REFUSED
+    if not math.isfinite(summary.validation.loss):
+        return NOT_A_NUMBER
     seconds = Budget.parse(study.budget).seconds
     if seconds is None:  # other processes change the speed of a cell, not what its steps or tokens give
         return ""

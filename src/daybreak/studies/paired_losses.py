@@ -18,20 +18,25 @@ from daybreak.core.files import read_json_lines
 from daybreak.core.run_folder import RunFolder
 from daybreak.evaluation.scoring.resampling import t_interval
 from daybreak.schemas.studies import CurvePoint, LossComparison, ScoreComparison, StudyCell, TimeRatio
-from daybreak.schemas.tasks import CLAIM_SEEDS, spread
+from daybreak.schemas.tasks import CLAIM_SEEDS, ROUNDING, spread
 
 LEVELS = (0.75, 0.5, 0.25)
 """Fractions of the loss range that all curves of a pair cover, at which the times are compared."""
 
 
 def compare_all(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[LossComparison]:
-    """Compare each variant with each earlier one, on the seeds that both have.
+    """Compare each variant with each earlier one, on the seeds for which both have a result.
 
     Args:
-        cells: the last attempt of each cell.
+        cells: the last attempt of each cell. Those without a result end the claims, as all void cells do.
         unit: unit of the budget; only ``seconds`` is an equal clock.
     """
-    return [compare(a, b, unit) for a, b in _pairs(cells, names)]
+    found = []
+    for a, b in _pairs(cells, names):
+        void = any(cell.void for cell in [*a, *b])
+        if kept := [pair for pair in zip(a, b, strict=True) if all(cell.has_result for cell in pair)]:
+            found.append(compare([one for one, _ in kept], [other for _, other in kept], unit, void=void))
+    return found
 
 
 def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[StudyCell], list[StudyCell]]]:
@@ -44,9 +49,9 @@ def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[
     return found
 
 
-def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossComparison:
-    """Compare B with A; both have the same seeds in the same order."""
-    void = any(cell.void for cell in [*a, *b])
+def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str, *, void: bool = False) -> LossComparison:
+    """Compare B with A; both have the same seeds in the same order. ``void`` ends the claims, as a void cell does."""
+    void = void or any(cell.void for cell in [*a, *b])
     found = _compared(a, b, [cell.loss for cell in a], [cell.loss for cell in b], unit, better=-1, void=void)
     return LossComparison(
         **found, times=[] if void else time_ratios([cell.curve for cell in a], [cell.curve for cell in b])
@@ -123,7 +128,7 @@ def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> 
     ahead = f"{'B' if middle > 0 else 'A'} is ahead"
     if void:
         return "no claim: a cell is void"
-    if middle == 0:
+    if abs(middle) <= ROUNDING:
         return "no difference shown"
     if ends is None:
         return f"{ahead} in one run, no claim"
@@ -131,7 +136,7 @@ def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> 
         return "no difference shown"
     if len(gains) < CLAIM_SEEDS:
         return f"{ahead}, no claim from fewer than {CLAIM_SEEDS} seeds"
-    if abs(middle) <= wider:
+    if abs(middle) <= wider + ROUNDING:
         return f"{ahead} by no more than the standard deviation, no claim"
     if unit != "seconds":
         return f"{ahead} at equal {unit}, which does not give equal time: no claim"

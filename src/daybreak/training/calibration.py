@@ -36,9 +36,9 @@ FIRST_MICROBATCH = 8
 MIN_SPEEDUP = 1.02
 """Required speed-up of a microbatch of twice the size."""
 MIN_COMPILE_SECONDS = 240.0
-"""Budget in seconds from which compilation pays off without a cache. On one H100, ``base`` took 16 seconds to its first
-step and then read 359,000 tokens a second without compilation, 75 seconds and 584,000 with it, so both have read as much
-after three minutes (docs/log.md)."""
+"""Budget in seconds from which compilation pays off without a cache. On one H100, ``base`` takes 16 seconds to its
+first step and then reads 359,000 tokens a second without compilation, and 75 seconds and 584,000 with it: both have
+read as much after three minutes (docs/log.md)."""
 MANY_EPOCHS = 4.0
 """Up to about this number of passes, repeated text is nearly as good as new text (arXiv 2305.16264)."""
 COURSE_PARTS = 1000

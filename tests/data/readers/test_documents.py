@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -46,9 +47,15 @@ def test_the_rule_is_chosen_from_the_text(tmp_path: Path, poem: Path, monkeypatc
     (tmp_path / "lines.txt").write_text("\n \none\ntwo\nthree\n\n\n")  # blank lines at the ends part nothing
     assert choose_rule(find_files([poem]), "auto") == DocumentRule("blank-line", sentences=True)
     assert choose_rule(find_files([tmp_path / "lines.txt"]), "auto") == DocumentRule("line")
+    assert choose_rule(find_files([tmp_path]), "auto").kind == "blank-line", "a few files are not one document each"
+    monkeypatch.setattr(documents, "MANY_FILES", 2)
     assert choose_rule(find_files([tmp_path]), "auto") == DocumentRule("file")
-    monkeypatch.setattr(documents, "WHOLE_FILE_BYTES", 20)  # several large files are not one document each
-    assert choose_rule(find_files([tmp_path]), "auto").kind == "blank-line"
+    monkeypatch.setattr(documents, "WHOLE_FILE_BYTES", 40)
+    (tmp_path / "lines.txt.gz").write_bytes(gzip.compress((tmp_path / "lines.txt").read_bytes()))
+    assert choose_rule(find_files([poem, tmp_path / "lines.txt"]), "auto").kind == "file"
+    assert choose_rule(find_files([poem, tmp_path / "lines.txt.gz"]), "auto").kind == "blank-line", "compressed sizes"
+    monkeypatch.setattr(documents, "WHOLE_FILE_BYTES", 20)  # many large files are not one document each
+    assert choose_rule(find_files([poem, tmp_path / "lines.txt"]), "auto").kind == "blank-line"
     assert choose_rule(find_files([tmp_path / "lines.txt"] * 2), "auto").kind == "line"
 
 

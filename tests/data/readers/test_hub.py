@@ -56,6 +56,8 @@ def test_names_that_are_none() -> None:
     for split in ("train[5:]", "train[:ten]", "train[:5%]"):
         with pytest.raises(UserError, match=r"is not a split. Write train, or train\[:1000\]"):
             parse(f"hf://owner/name:/{split}")
+    with pytest.raises(UserError, match=r"'train\[:0\]' is no records"):
+        parse("hf://owner/name:/train[:0]")
 
 
 def test_a_local_folder_is_read_split_by_split(folder: Path) -> None:

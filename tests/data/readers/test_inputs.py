@@ -72,6 +72,23 @@ def test_what_a_folder_holds_beside_texts_is_said(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out == ""
 
 
+def test_runs_and_prepared_data_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run in the folder of its corpus would change the corpus, so that it could not be resumed."""
+    run, data, other = tmp_path / "runs" / "a", tmp_path / "data", tmp_path / "more"
+    for folder in (run / "stacks", data / "tokenizer", other):
+        folder.mkdir(parents=True)
+    for path in (
+        tmp_path / "a.txt", run / "recipe.json", run / "environment.json", run / "metrics.jsonl",
+        run / "stacks" / "rank-0.txt", data / "manifest.json", data / "unigram.bin", data / "x.txt",
+        other / "manifest.json", other / "b.txt",
+    ):  # fmt: skip
+        path.write_text("text\n")
+    assert [file.path.name for file in find_files([tmp_path])] == ["a.txt", "b.txt"]
+    said = capsys.readouterr().out
+    assert f"'{run}' was made by Daybreak." in said and f"'{data}' was made by Daybreak." in said
+    assert [file.path.name for file in find_files([run / "metrics.jsonl"])] == ["metrics.jsonl"], "named"
+
+
 @pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.txt.zst", "t.txt.bz2"])
 def test_lines_come_back_as_written_and_every_byte_is_metered(tmp_path: Path, name: str) -> None:
     path = packed(tmp_path / name)

@@ -31,7 +31,11 @@ RULES = ("auto", "file", "line", "blank-line")
 SAMPLE_BYTES = 1 << 20
 """Bytes of text examined to choose a rule."""
 WHOLE_FILE_BYTES = 1 << 20
-"""Several files of at most this mean size are read as one document each."""
+"""Many files of at most this mean size are read as one document each."""
+MANY_FILES = 50
+"""Fewest files for that. One document of about this number is held out, so one of a few files would be a large part."""
+COMPRESSION = 4
+"""Bytes of text in a byte of a compressed file, about."""
 LARGEST_DOCUMENT = 4 << 20
 """Characters. A longer document is split at a line break, which bounds memory."""
 SHORTEST_CHUNK, LONGEST_CHUNK = 200 / 820, 1000 / 820
@@ -62,7 +66,7 @@ class DocumentRule:
 def choose_rule(files: Sequence[InputFile], choice: str) -> DocumentRule:
     """Decide what one document of plain text is. If ``choice`` is auto, at most the first megabyte is examined.
 
-    Several small files are one document each. Otherwise blank lines separate documents if there are any, else each
+    Many small files are one document each. Otherwise blank lines separate documents if there are any, else each
     line is a document.
     """
     if choice not in RULES:
@@ -70,7 +74,8 @@ def choose_rule(files: Sequence[InputFile], choice: str) -> DocumentRule:
     texts = [file for file in files if file.form == TEXT]
     if not texts or choice in ("file", "line"):
         return DocumentRule(choice if choice != "auto" else "line")
-    if choice == "auto" and len(texts) > 1 and sum(file.bytes for file in texts) <= WHOLE_FILE_BYTES * len(texts):
+    size = sum(file.bytes * (COMPRESSION if file.compression else 1) for file in texts)
+    if choice == "auto" and len(texts) >= MANY_FILES and size <= WHOLE_FILE_BYTES * len(texts):
         return DocumentRule("file")
     lines = _sample_lines(texts)
     if choice == "auto" and all(lines):

@@ -52,6 +52,8 @@ def parse(given: str) -> DataSet:
     cut = _SPLIT.fullmatch(split)
     if cut is None:
         raise UserError(f"'{split}' is not a split.", "Write train, or train[:1000] for its first 1,000 records.")
+    if cut["records"] and not int(cut["records"]):
+        raise UserError(f"'{split}' is no records.", "Give the number of the first records, as in train[:1000].")
     if not name or not (Path(os.path.expanduser(name)).is_dir() or _REPOSITORY.fullmatch(name)):
         raise UserError(f"'{given}' is not a data set.", f"Write {FORM}, or a local folder.")
     return DataSet(given, name, revision, config, cut["name"] or "train", int(cut["records"] or 0))

@@ -316,16 +316,25 @@ class _CountedFile(io.FileIO):
 
 
 KINDS_SHOWN = 5
+OWN_FOLDERS = ({"recipe.json", "environment.json"}, {"manifest.json", "unigram.bin", "tokenizer"})
+"""Names by which a run and prepared data are known: of a corpus that holds them, they are no text."""
 
 
 def files_inside(folder: str) -> list[str]:
-    """Return the files that are not hidden, sorted by path; links to folders are not followed."""
+    """Return the files that are not hidden, sorted by path, without those of Daybreak's own folders.
+
+    Links to folders are not followed.
+    """
 
     def refuse(error: OSError) -> None:
         raise error
 
     found: list[str] = []
     for root, folders, names in os.walk(folder, onerror=refuse):
+        if any(marks <= {*folders, *names} for marks in OWN_FOLDERS):
+            say(f"Not read in '{folder}': '{root}' was made by Daybreak.")
+            folders.clear()
+            continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [os.path.join(root, name) for name in names if not name.startswith(".")]
     return sorted(found, key=lambda name: name.split(os.sep))
