@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import arg
@@ -126,14 +126,15 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     tyro prints a mistake with the nearest option name; the exit code is then 2.
 
     Raises:
-        UserError: an argument is empty, or an option is given twice.
+        UserError: an argument is empty, or an option with several values is given twice.
         SystemExit: after ``--help`` (0) or a mistake (2).
     """
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
     names = Counter(word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--"))
-    if twice := [name for name, count in names.items() if count > 1 and name != "--"]:
-        # tyro would use the last one only.
+    several = names_of_several(options)
+    if twice := [name for name, count in names.items() if count > 1 and name.rpartition(".")[2].lstrip("-") in several]:
+        # The last one counts, which is usual for one value, but would drop the values of the first here.
         raise UserError(f"{twice[0]} is given twice.", "Give it once, with all of its values behind it.")
     if os.environ.get("NO_COLOR"):
         tyro._experimental_options["ansi_codes"] = False  # has no public name
@@ -150,6 +151,17 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
         options, prog=prog, args=arguments, default=default, description=about, config=(tyro.conf.DisallowNone,)
     )
     return parsed
+
+
+def names_of_several(options: type) -> set[str]:
+    """Return the names of the options that take several values, without prefixes."""
+    found: set[str] = set()
+    for name, kind in get_type_hints(options).items():
+        if is_dataclass(kind):
+            found |= names_of_several(kind)  # type: ignore[arg-type]
+        elif get_origin(kind) is tuple:
+            found.add(name.replace("_", "-"))
+    return found
 
 
 def _describe(options: type, default: Any = None) -> None:
