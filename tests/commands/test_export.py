@@ -130,6 +130,8 @@ def test_the_best_checkpoint_can_be_taken_in_place_of_the_end(
 def test_what_cannot_be_exported_is_refused(run: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
     out = tmp_path / "model"
     assert "is neither a run folder nor a model" in refused("export", tmp_path, "--out", out)
+    named = refused("export", run, "--out", out, "--push-to-hub", "bad name/x/y")
+    assert "'bad name/x/y' is not a name of a repository." in named
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     assert "is not empty" in refused("export", run, "--out", tmp_path / "full")

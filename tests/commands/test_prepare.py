@@ -288,6 +288,22 @@ def test_a_corpus_of_which_everything_was_skipped_says_why(tmp_path: Path) -> No
         prepare([tmp_path / "t.jsonl"], tmp_path / "data", tokenizer=SMALL)
 
 
+def test_a_large_held_out_part_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{number} is a number of some words, as many as any other." for number in range(40)]
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"{name}\n" + "\n".join(lines))
+    manifest = prepare([tmp_path], tmp_path / "data", tokenizer=SMALL, document="file")
+    assert manifest.heldout.documents == 1
+    assert "with 1 held-out document (50% of the text). Add documents" in capsys.readouterr().out
+    prepare([tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "more", tokenizer=SMALL)
+    assert "of the text)" not in capsys.readouterr().out, "lines are documents"
+
+
+def test_fewer_than_no_workers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"-3 workers are too few\. Use at least 1"):
+        prepare([tmp_path], tmp_path / "data", workers=-3)
+
+
 @pytest.mark.parametrize(("documents", "held"), [(20, "1 held-out document."), (1000, "")])
 def test_few_held_out_documents_are_warned_of(
     documents: int, held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

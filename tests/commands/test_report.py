@@ -755,3 +755,15 @@ def test_without_glue_there_is_no_figure_of_it(write_run, tmp_path):
     run = write_run()
     RunFolder(run).results.unlink()
     assert "Compute against GLUE" not in report([run], tmp_path / "report.html").read_text()
+
+
+def test_the_ending_of_the_page_chooses_its_format(write_run, tmp_path, refused):
+    run = write_run("a")
+    cli.dispatch(["report", str(run), "--out", str(tmp_path / "page.md")])
+    assert (tmp_path / "page.md").read_text().startswith("Daybreak report\n\n# ")
+    cli.dispatch(["report", str(run), "--out", str(tmp_path / "page.txt"), "--format", "md"])
+    assert (tmp_path / "page.txt").read_text().startswith("Daybreak report\n\n# ")
+    assert "does not end in .md. Rename it, or leave out --format." in refused(
+        "report", run, "--out", tmp_path / "page.html", "--format", "md"
+    )
+    assert not (tmp_path / "page.html").exists()

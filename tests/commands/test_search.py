@@ -75,4 +75,7 @@ def test_what_cannot_work_ends_with_2_and_a_remedy(
     assert "The query is empty." in refused("search", run, "  ")
     assert "0 results are too few. Use at least 1 with --top." in refused("search", run, "words", "--top", 0)
     assert "hybrid" in refused("search", run, "words", "--method", "bm52")
+    inside = run / "search" / "vectors.parquet"
+    assert "is in the folder of the search index." in refused("search", run, "--export", inside)
+    assert not inside.exists()
     assert not (finished / "search").exists() and not (unfinished / "search").exists()
