@@ -126,7 +126,7 @@ TASK_LINES = "2026-11-27-task-forecasts.json"
 SPEED = "2026-11-27-throughput.json"
 SPEED_FLOAT32 = "2026-11-27-throughput-xeon.json"
 UNLABELED = "2026-11-27-tiny-3500steps-unlabeled.json"
-UNLABELED_SEEDS = [f"2026-11-27-tiny-15m-seed-{seed}-unlabeled.json" for seed in range(2)]
+UNLABELED_SEEDS = [f"2026-11-27-tiny-15m-seed-{seed}-unlabeled.json" for seed in range(3)]
 """Other pretraining seeds and other runs than that of UNLABELED."""
 UNLABELED_TASKS = {
     "sst2": "SST-2 accuracy",
