@@ -370,14 +370,20 @@ def test_an_export_replaces_the_one_before_and_a_full_disk_does_not(
 
 
 @pytest.fixture
-def check_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, bool]]:
-    """The function of the script, which reads its arguments and sets the environment at its import."""
+def round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], bool]:
+    """What the script says of a tokenizer and a text; it reads its arguments and sets the environment at its import."""
     monkeypatch.setattr(sys, "argv", ["parity_check.py", "MODEL", str(tmp_path)])
     for name in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE"):
         monkeypatch.setenv(name, "1")  # put back at the end
     script = Path(parity.__file__).with_name("parity_check.py")
-    found: Callable[..., dict[str, bool]] = runpy.run_path(str(script))["check_tokenizer"]
-    return found
+    check_tokenizer = runpy.run_path(str(script))["check_tokenizer"]
+    model = SimpleNamespace(config=SimpleNamespace(pad_token_id=0, vocab_size=9))
+
+    def passes(tokenizer: Any, text: str) -> bool:
+        facts = {"text": text, "ids": tokenizer(text)["input_ids"], "special": {"unk": 0, "pad": 0}}
+        return bool(check_tokenizer(tokenizer, model, facts)["tokenizer round trip"])
+
+    return passes
 
 
 @pytest.mark.parametrize(
@@ -389,7 +395,7 @@ def check_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     ],
 )
 def test_the_round_trip_is_that_of_the_pieces(
-    words: dict[str, int], text: str, check_tokenizer: Callable[..., dict[str, bool]]
+    words: dict[str, int], text: str, round_trip: Callable[[Any, str], bool]
 ) -> None:
     """Spaces before contractions are those of SST-2; transformers 4 saved tokenizers that remove them."""
     pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, **words}, unk_token="[UNK]"))
@@ -398,14 +404,11 @@ def test_the_round_trip_is_that_of_the_pieces(
         tokenizer_object=pieces, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[UNK]",
         clean_up_tokenization_spaces=True,
     )  # fmt: skip
-    model = SimpleNamespace(config=SimpleNamespace(pad_token_id=0, vocab_size=9, type_vocab_size=1, model_type="x"))
-    special = {"unk": 0, "pad": 0}
-    found = check_tokenizer(tokenizer, model, {"text": text, "ids": tokenizer(text)["input_ids"], "special": special})
-    assert found["tokenizer round trip"]
+    assert round_trip(tokenizer, text)
 
 
 def test_a_unigram_tokenizer_that_lacks_letters_passes_the_round_trip(
-    check_tokenizer: Callable[..., dict[str, bool]],
+    round_trip: Callable[[Any, str], bool],
 ) -> None:
     """Without its unknown letter, what is left of the word has other pieces."""
     pieces = Tokenizer(
@@ -415,10 +418,8 @@ def test_a_unigram_tokenizer_that_lacks_letters_passes_the_round_trip(
     )
     pieces.pre_tokenizer, pieces.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="[UNK]", pad_token="[UNK]")
-    model = SimpleNamespace(config=SimpleNamespace(pad_token_id=0, vocab_size=9, type_vocab_size=1, model_type="x"))
     ids = tokenizer("The he")["input_ids"]
     assert 0 in ids
     again = tokenizer(tokenizer.decode(ids, skip_special_tokens=True))["input_ids"]
     assert again != [one for one in ids if one], "as the check compared them"
-    found = check_tokenizer(tokenizer, model, {"text": "The he", "ids": ids, "special": {"unk": 0, "pad": 0}})
-    assert found["tokenizer round trip"]
+    assert round_trip(tokenizer, "The he")

@@ -47,13 +47,13 @@ def main(arguments: Sequence[str]) -> None:
     options = keywords(parse(ExportOptions, "export", arguments))
     load_recipe_file(options.pop("recipe"))
     repository = options.pop("push_to_hub")
-    from daybreak.exporting.hub import HUB_NAME, push_to_hub
+    if not repository:
+        export(options.pop("run"), **options)
+        return
+    from daybreak.exporting.hub import check_repository, push_to_hub
 
-    if repository and not HUB_NAME.fullmatch(repository):
-        raise UserError(f"'{repository}' is not a name of a repository.", "Give it as OWNER/NAME.")
-    folder = export(options.pop("run"), **options)
-    if repository:
-        push_to_hub(folder, repository, kind="model")
+    check_repository(repository)
+    push_to_hub(export(options.pop("run"), **options), repository, kind="model")
 
 
 def export(

@@ -131,11 +131,7 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     """
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
-    names = Counter(word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--"))
-    several = names_of_several(options)
-    if twice := [name for name, count in names.items() if count > 1 and name.rpartition(".")[2].lstrip("-") in several]:
-        # The last one counts, which is usual for one value, but would drop the values of the first here.
-        raise UserError(f"{twice[0]} is given twice.", "Give it once, with all of its values behind it.")
+    _refuse_repeated(options, arguments)
     if os.environ.get("NO_COLOR"):
         tyro._experimental_options["ansi_codes"] = False  # has no public name
     _describe(options, default)
@@ -153,12 +149,20 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     return parsed
 
 
-def names_of_several(options: type) -> set[str]:
+def _refuse_repeated(options: type, arguments: Sequence[str]) -> None:
+    """Refuse options with several values that are given twice: the last one counts, and would drop those values."""
+    names = Counter(word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--"))
+    for name in [name for name, count in names.items() if count > 1]:  # usually none
+        if name.rpartition(".")[2].lstrip("-") in _names_of_several(options):
+            raise UserError(f"{name} is given twice.", "Give it once, with all of its values behind it.")
+
+
+def _names_of_several(options: type) -> set[str]:
     """Return the names of the options that take several values, without prefixes."""
     found: set[str] = set()
     for name, kind in get_type_hints(options).items():
         if is_dataclass(kind):
-            found |= names_of_several(kind)  # type: ignore[arg-type]
+            found |= _names_of_several(kind)  # type: ignore[arg-type]
         elif get_origin(kind) is tuple:
             found.add(name.replace("_", "-"))
     return found

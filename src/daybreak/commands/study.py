@@ -21,9 +21,9 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import study_text
-from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE, Study, StudyCell
+from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
 from daybreak.schemas.tasks import DEFAULT_PROTOCOL
-from daybreak.studies.cell_runner import Cell, StudyFolder, lock_study, refuse_other_content
+from daybreak.studies.cell_runner import Cell, StudyFolder, lock_study
 
 if TYPE_CHECKING:
     from daybreak.studies.cell_tasks import CellTasks
@@ -165,7 +165,6 @@ def study(
         compared, scored = compare_all(cells, names, unit), compare_scores(cells, names, unit)
         return replace(found, cells=cells, comparisons=compared, task_comparisons=scored)
 
-    refuse_other_content(out, DATA_STUDY_FILE)
     with lock_study(out) as lock:
         if (out / STUDY_FILE).exists():
             earlier = read_json(out / STUDY_FILE, Study)

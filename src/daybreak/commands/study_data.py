@@ -38,8 +38,8 @@ from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.reporting.studies import data_study_text, data_variant
-from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE, DataStudy, StudyCell, StudySettings
-from daybreak.studies.cell_runner import StudyFolder, lock_study, refuse_other_content, slug
+from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, StudyCell, StudySettings
+from daybreak.studies.cell_runner import StudyFolder, lock_study, slug
 
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
@@ -146,7 +146,7 @@ def study_data(
     _check_names(named)
     variants = _variants(named, recipe, preparation, code)
     settings = study_settings(variants, budget, seeds, threads)
-    with lock_study(out) as lock:
+    with lock_study(out, DATA_STUDY_FILE) as lock:
         started = _prepared(named, recipe, out, preparation, settings, question, seeds)
         data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in started.texts}
         for one in variants:
@@ -247,7 +247,6 @@ def _prepared(
     config = preparation.tokenizer or recipe.tokenizer
     how = [preparation.preprocessings, preparation.threshold, config.identity()]
     identity = fingerprint([[text.name, text.identity] for text in found] + how)
-    refuse_other_content(out, STUDY_FILE)
     if (out / DATA_STUDY_FILE).exists():
         earlier: DataStudy = read_json(out / DATA_STUDY_FILE, DataStudy)
         if earlier.identity != identity:

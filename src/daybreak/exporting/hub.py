@@ -82,6 +82,16 @@ def push_to_hub(folder: Path, repository: str, *, kind: Literal["model", "datase
         return _upload(staged, repository, kind)
 
 
+def check_repository(name: str) -> None:
+    """Raise UserError if ``name`` cannot be that of a repository, before there is something to upload."""
+    if not HUB_NAME.fullmatch(name):
+        raise _no_name(name)
+
+
+def _no_name(repository: str) -> UserError:
+    return UserError(f"'{repository}' is not a name of a repository.", "Give it as OWNER/NAME.")
+
+
 def local_folder(name: str) -> Path:
     """Return the folder of a model: ``name`` itself, or the local copy of that repository."""
     if Path(name).is_dir():
@@ -233,7 +243,7 @@ def _push_error(error: Exception, repository: str, kind: str) -> UserError:
 
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, HFValidationError):
-        return UserError(f"'{repository}' is not a name of a repository.", "Give it as OWNER/NAME.")
+        return _no_name(repository)
     if isinstance(error, LocalTokenNotFoundError) or status in (401, 403, 404):
         return UserError(
             f"This user may not write to '{repository}' ({reason(error)}).",

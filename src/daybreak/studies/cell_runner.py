@@ -31,6 +31,7 @@ from daybreak.core.files import make_folder
 from daybreak.core.locks import PATIENCE, locked
 from daybreak.core.other_processes import OtherProcesses, note
 from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE
 from daybreak.training.signals import Signals
 
 POLL_SECONDS = 0.25
@@ -83,16 +84,20 @@ def slug(name: str) -> str:
 # ---------------------------------------------------------------- a study holds its folder
 
 
-def refuse_other_content(out: Path, other: str) -> None:
-    """Raise UserError if ``out`` holds a run, or ``other``: the file of the other kind of study."""
-    for name, what in ((RunFolder(out).recipe.name, "a run"), (other, "a study of another kind")):
-        if (out / name).exists():
-            raise UserError(f"'{out}' holds {what}.", "Choose another --out.")
-
-
 @contextmanager
-def lock_study(out: Path) -> Iterator[TextIO]:
-    """Lock the folder ``out`` and yield the lock file, which running cells inherit."""
+def lock_study(out: Path, file: str = STUDY_FILE) -> Iterator[TextIO]:
+    """Lock the folder ``out`` and yield the lock file, which running cells inherit.
+
+    Args:
+        file: name of the study's file, which tells its kind.
+
+    Raises:
+        UserError: ``out`` holds a run or a study of the other kind, or another study is using it.
+    """
+    other = DATA_STUDY_FILE if file == STUDY_FILE else STUDY_FILE
+    for path, what in ((RunFolder(out).recipe, "a run"), (out / other, "a study of another kind")):
+        if path.exists():
+            raise UserError(f"'{out}' holds {what}.", "Choose another --out.")
     make_folder(out)
     with (out / ".lock").open("a") as lock:
         if not locked(lock.fileno(), PATIENCE, "Waiting until a cell of a killed study has saved its checkpoint."):

@@ -31,12 +31,7 @@ def compare_all(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> 
         cells: the last attempt of each cell. Those without a result end the claims, as all void cells do.
         unit: unit of the budget; only ``seconds`` is an equal clock.
     """
-    found = []
-    for a, b in _pairs(cells, names):
-        void = any(cell.void for cell in [*a, *b])
-        if kept := [pair for pair in zip(a, b, strict=True) if all(cell.has_result for cell in pair)]:
-            found.append(compare([one for one, _ in kept], [other for _, other in kept], unit, void=void))
-    return found
+    return [found for a, b in _pairs(cells, names) if (found := compare(a, b, unit))]
 
 
 def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[StudyCell], list[StudyCell]]]:
@@ -49,9 +44,13 @@ def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[
     return found
 
 
-def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str, *, void: bool = False) -> LossComparison:
-    """Compare B with A; both have the same seeds in the same order. ``void`` ends the claims, as a void cell does."""
-    void = void or any(cell.void for cell in [*a, *b])
+def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossComparison | None:
+    """Compare B with A; both have the same seeds in the same order. None if no seed has a result of both."""
+    void = any(cell.void for cell in [*a, *b])
+    both = [pair for pair in zip(a, b, strict=True) if all(cell.has_result for cell in pair)]
+    if not both:
+        return None
+    a, b = zip(*both)
     found = _compared(a, b, [cell.loss for cell in a], [cell.loss for cell in b], unit, better=-1, void=void)
     return LossComparison(
         **found, times=[] if void else time_ratios([cell.curve for cell in a], [cell.curve for cell in b])
