@@ -81,7 +81,7 @@ def run_command(arguments: list[str]) -> int:
     except UserError as error:
         return _complain(str(error))
     except PeerLost as lost:
-        return _complain(f"{lost} The {again} resumes from the last checkpoint.")
+        return _complain(f"{lost} The {again} {'resumes' if arguments[0] in RESUMABLE else 'starts again'}.")
     except Interrupted as stop:
         resumes = f"; the {again} resumes" if arguments and arguments[0] in RESUMABLE else ""
         return _complain(f"stopped{resumes}.", stop.exit_code)

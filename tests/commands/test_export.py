@@ -24,7 +24,7 @@ from daybreak.data.tokenizers.tokenizer import WordPiece, save_tokenizer
 from daybreak.exporting import parity
 from daybreak.exporting.budget_files import trained_from_scratch
 from daybreak.exporting.hugging_face import write_model_folder
-from daybreak.exporting.parity import REFUSED
+from daybreak.core.run_folder import REFUSED
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.recipe import load_recipe, resolved
 from daybreak.schemas.run import Summary

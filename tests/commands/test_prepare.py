@@ -786,6 +786,14 @@ def test_advice_about_a_tokenizer_that_is_taken_over_is_refused_at_once(tmp_path
         prepare(text, tmp_path / "b", tokenizer=Existing(folder="nowhere"), preprocessing=Preprocessing(advise=True))
 
 
+def test_a_vocabulary_that_is_too_small_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_files", lambda *_: pytest.fail("the text is read"))
+    with pytest.raises(UserError, match="A vocabulary of 299 cannot contain an alphabet. Use 300 or more"):
+        prepare([tmp_path], tmp_path / "b", tokenizer=WordPiece(vocabulary=299))
+
+
 # ---------------------------------------------------------------- the tokenizer and the documents of a recipe
 
 
@@ -834,6 +842,14 @@ def test_a_flag_goes_before_the_recipe(text: Path, tmp_path: Path) -> None:
 def test_pushing_text_away_needs_a_word(text: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     flags = ["--document", "line", "--push-to-hub", "me/mine"]
     assert "--with-text" in refused("prepare", text, "--out", tmp_path / "data", *flags)
+
+
+def test_a_bad_name_of_a_repository_is_refused_before_the_text_is_read(
+    text: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    flags = ["--document", "line", "--push-to-hub", "me/my/data", "--with-text"]
+    assert "'me/my/data' is not a name" in refused("prepare", text, "--out", tmp_path / "data", *flags)
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(

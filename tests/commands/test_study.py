@@ -226,6 +226,8 @@ def test_a_variant_is_another_when_the_code_of_its_class_changes(tmp_path: Path)
     mine.write_text(mine.read_text().replace("stable=True", "stable=False"))
     after = study_settings(variants, "3m", 1, 1)
     assert before.differs(after) == "other variants"
+    newer = replace(before, cores=before.cores + 1, machine=replace(before.machine, torch="9.0"))
+    assert before.differs(newer) == f"torch {before.machine.torch} (now 9.0), cores {before.cores} (now {newer.cores})"
     assert [one == two for one, two in zip(before.variants, after.variants)] == [True, False, False]
 
 

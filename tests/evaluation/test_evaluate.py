@@ -19,7 +19,9 @@ from daybreak.commands.options import parse
 from daybreak.core import terminal
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
+from daybreak.core.run_folder import REFUSED
 from daybreak.evaluation.finetuning.results import read_results
+from daybreak.evaluation.model_source import find_model
 from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.schemas.tasks import TaskResult
@@ -178,6 +180,18 @@ def test_a_run_folder_gets_results_and_a_new_card(encoder: Path, weather: Path, 
 def test_a_run_without_a_model_is_refused(write_run: Callable[..., Path], weather: Path) -> None:
     with pytest.raises(UserError, match="has no model yet"):
         evaluate(write_run(ended=False), [str(weather)])
+
+
+def test_a_model_that_the_parity_check_refused_is_named(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(encoder, folder)
+    find_model(folder)
+    assert capsys.readouterr().out == ""
+    (folder / REFUSED).write_text("the logits differ")
+    find_model(folder)
+    assert "failed its parity check" in " ".join(capsys.readouterr().out.split())
 
 
 def damaged(encoder: Path, folder: Path, **files: str | None) -> Path:

@@ -28,7 +28,8 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.exporting import parity
 from daybreak.exporting.hugging_face import write_model_folder
-from daybreak.exporting.parity import REFUSED, check_parity, verdict
+from daybreak.core.run_folder import REFUSED
+from daybreak.exporting.parity import check_parity, verdict
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, data_of, keywords, load_recipe_file, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import is_empty, make_folder, read_json, whole_folder
-from daybreak.core.run_folder import RunFolder
+from daybreak.core.run_folder import REFUSED, RunFolder
 from daybreak.core.terminal import say
 from daybreak.schemas.run import Decisions
 
@@ -76,7 +76,6 @@ def export(
     """
     from daybreak.exporting.hugging_face import copy_model_folder
     from daybreak.exporting.onnx import FILE, check_onnx_installed, write_onnx
-    from daybreak.exporting.parity import REFUSED
 
     run, out = Path(run), Path(out)
     source = RunFolder(run)

@@ -119,6 +119,10 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError("No text is given.", "Put the files first: daybreak prepare TEXT... --out DATA.")
     if options.push_to_hub and not options.with_text:
         raise UserError("Prepared tokens contain the text.", "Add --with-text if it may leave this machine.")
+    if options.push_to_hub:
+        from daybreak.exporting.hub import check_repository, push_to_hub
+
+        check_repository(options.push_to_hub)
     prepare(
         options.text,
         options.out,
@@ -129,8 +133,6 @@ def main(arguments: Sequence[str]) -> None:
         **keywords(options, TextOptions),
     )
     if options.push_to_hub:
-        from daybreak.exporting.hub import push_to_hub
-
         push_to_hub(options.out, options.push_to_hub, kind="dataset", with_text=options.with_text)
 
 
@@ -196,6 +198,7 @@ def prepare(
             f"The tokenizer {tokenizer!r} is not a configuration of a tokenizer.",
             'Pass that of a recipe, such as load_recipe("tiny").tokenizer.',
         )
+    tokenizer.check()
     if isinstance(workers, int) and workers < 0:
         raise UserError(f"{workers} workers are too few.", "Use at least 1, or 0 for one per core.")
     inputs, out = listed(inputs), Path(out)

@@ -36,7 +36,7 @@ from daybreak.core.files import make_folder, read_json
 from daybreak.core.formatting import check_price, check_seeds
 from daybreak.core.process import process_started, uptime
 from daybreak.core.recipe_file import read_recipe_file
-from daybreak.core.run_folder import RunFolder
+from daybreak.core.run_folder import REFUSED, RunFolder
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.terminal import duration, hanging, open_in_browser, quiet, say, say_link, working
 from daybreak.data.filters.presets import PLAIN
@@ -47,7 +47,6 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.exporting.hugging_face import write_model_folder
-from daybreak.exporting.parity import REFUSED
 from daybreak.pretraining.flops import ANY_VOCABULARY, meta_model
 from daybreak.pretraining.run_start import check_recipe
 from daybreak.pretraining.starting_points import source_folders

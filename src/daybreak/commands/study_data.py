@@ -245,12 +245,16 @@ def _prepared(
         for name, inputs in texts.items()
     ]
     config = preparation.tokenizer or recipe.tokenizer
+    config.check()
     how = [preparation.preprocessings, preparation.threshold, config.identity()]
     identity = fingerprint([[text.name, text.identity] for text in found] + how)
     if (out / DATA_STUDY_FILE).exists():
         earlier: DataStudy = read_json(out / DATA_STUDY_FILE, DataStudy)
         if earlier.identity != identity:
-            raise UserError(f"The study in '{out}' was started on other text.", "Give its texts, or another --out.")
+            raise UserError(
+                f"The study in '{out}' was started on other text, or with other preprocessings or another tokenizer.",
+                "Give the command that started it, or another --out.",
+            )
         refuse_others(out, earlier.settings, settings)
         say_fewer_seeds(earlier.seeds, seeds)
         remove_finished(out / ".preparing")

@@ -11,14 +11,23 @@ from pathlib import Path
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import FINDER, refuse_not_utf8
 from daybreak.core.locks import PATIENCE, alone_in
+from daybreak.core.terminal import say
 from daybreak.schemas.corpus import CORPUS_FILE
 
+REFUSED = "REFUSED.txt"
+"""The file that marks a model folder as refused by the parity check; it says why."""
 _BEGINNINGS = {"checkpoints", "stacks", "environment.json", "data.json", CORPUS_FILE, FINDER}
 """Files that a killed start may leave before it writes recipe.json, and one that anybody who looks may leave."""
 _PREPARED = {"data": "manifest.json", "general": "manifest.json", "corpus": "docstrings.jsonl"}
 """Text folders that ``daybreak run`` creates, and the file that identifies each as such."""
 _PREPARING = (".data.", ".general.")
 """Name prefixes of folders in which such text is being prepared."""
+
+
+def warn_if_refused(model: Path) -> None:
+    """Print a warning if the parity check refused this model folder."""
+    if (model / REFUSED).exists():
+        say(f"Warning: the model in '{model}' failed its parity check, so do not trust its results ({REFUSED}).")
 
 
 class _Inside:

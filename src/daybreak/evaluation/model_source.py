@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daybreak.core.errors import UserError
-from daybreak.core.run_folder import RunFolder
+from daybreak.core.run_folder import RunFolder, warn_if_refused
 from daybreak.evaluation.tasks.known_tasks import BUILT_IN, files_of, held_task, known_task, spelled_out
 from daybreak.evaluation.tasks.task import Task
 from daybreak.evaluation.tasks.task_file import read_task_file
@@ -40,6 +40,7 @@ def find_model(model: Path) -> ModelSource:
             raise UserError(
                 f"The run in '{model}' has no model yet.", "Let the run finish; the same command resumes a stopped run."
             )
+        warn_if_refused(run.model)
         return ModelSource(run, run.model, model, name)
     if not model.is_dir():
         remedy = "Name a run folder or a Hugging Face model folder (hf download NAME --local-dir FOLDER makes one)."
@@ -47,6 +48,7 @@ def find_model(model: Path) -> ModelSource:
     if not (model / "config.json").is_file():
         fault = f"'{model}' is not a model folder: it has no config.json."
         raise UserError(fault, "Name a Hugging Face model folder or a run folder.")
+    warn_if_refused(model)
     return ModelSource(None, model, model, name)
 
 

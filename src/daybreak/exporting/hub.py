@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import read_json, refuse_link_out, write_json, write_text
+from daybreak.core.run_folder import REFUSED
 from daybreak.core.serialization import to_dict
 from daybreak.data.tokenizers.tokenizer import FILES
 from daybreak.exporting.sentence_modules import sentence_modules
@@ -141,8 +142,6 @@ def _snapshot(repository: str, fault: str, remedy: str, **options: Any) -> Path:
 
 
 def _model_files(folder: Path) -> list[str]:
-    from daybreak.exporting.parity import REFUSED  # imports torch, which is not needed for a name
-
     if (folder / REFUSED).exists():
         raise UserError(
             f"The model in '{folder}' failed its parity check, so it is not pushed.",

@@ -20,13 +20,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from daybreak.core.encoder import Encoder, EncoderConfig
+from daybreak.core.run_folder import REFUSED
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.schemas.run import Parity
 from daybreak.training.validation import Validation
 
-REFUSED = "REFUSED.txt"
-"""Marks an export that failed the check."""
 PROBE_ROWS = 4
 PADDING = 7
 """Padding tokens of the padded case."""

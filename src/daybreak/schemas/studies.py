@@ -5,7 +5,7 @@ Units: seconds, tokens; losses in nats per token on the fixed positions of the h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from daybreak.schemas.run import Environment
 
@@ -192,7 +192,8 @@ class StudySettings:
             return "another number of threads"
         if any(variant not in self.variants for variant in other.variants):
             return "other variants"
-        return "" if replace(self, variants=other.variants) == other else "another machine or other versions"
+        before, now = (asdict(one.machine) | {"cores": one.cores} for one in (self, other))
+        return ", ".join(f"{name} {was} (now {now[name]})" for name, was in before.items() if was != now[name])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.core.run_folder import RunFolder
+from daybreak.core.run_folder import RunFolder, warn_if_refused
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import working
 from daybreak.data.readers.cleaning import clean
@@ -156,6 +156,7 @@ def open_search(
         method: of the queries; ``dense`` needs no BM25 index and opens none.
     """
     run, data, index = Path(run), Path(data) if data else None, Path(index) if index else None
+    warn_if_refused(RunFolder(run).model)
     opened = open_index(run, data=data, folder=index, words=method != "dense", rebuild=rebuild)
     if method == "hybrid" and opened.state.dense_weight is None:
         with working("Measuring the weight of the vectors"):

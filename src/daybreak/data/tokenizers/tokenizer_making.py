@@ -132,6 +132,9 @@ SURPLUS = 1 / 4
 class TokenizerConfig(Component):
     """The configuration of a tokenizer."""
 
+    def check(self) -> None:
+        """Raise UserError if a setting is wrong; this reads no text."""
+
     @abstractmethod
     def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
         """Write the files of the tokenizer into ``folder`` and return it.
@@ -164,6 +167,15 @@ class TrainedTokenizer(TokenizerConfig):
         settings: dict[str, Any] = to_dict(self)
         return settings
 
+    def check(self) -> None:
+        self._check_size(self.vocabulary)
+
+    def _check_size(self, vocabulary: int) -> None:
+        if vocabulary < SMALLEST_VOCABULARY:
+            raise UserError(
+                f"A vocabulary of {vocabulary} cannot contain {self.smallest}.", f"Use {SMALLEST_VOCABULARY} or more."
+            )
+
     @abstractmethod
     def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
         """Implement ``train_sizes`` for checked arguments; ``texts`` can be iterated several times."""
@@ -182,10 +194,7 @@ class TrainedTokenizer(TokenizerConfig):
 
         The largest equals the result of ``train``.
         """
-        if min(sizes) < SMALLEST_VOCABULARY:
-            raise UserError(
-                f"A vocabulary of {min(sizes)} cannot contain {self.smallest}.", f"Use {SMALLEST_VOCABULARY} or more."
-            )
+        self._check_size(min(sizes))
         return self.learn(list(texts) if iter(texts) is texts else texts, sizes)
 
 
