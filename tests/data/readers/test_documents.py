@@ -83,8 +83,8 @@ def test_records(tmp_path: Path) -> None:
     path.write_text("\ufeff" + "\n".join(map(json.dumps, lines)) + "\n\n", encoding="utf-8")
     skips = Skips()
     assert [document.text for document in read(path, skips=skips)] == ["caf\u00e9\n\nau lait", "\U0001f600 x"]
-    assert skips.counts == {"records without text": 2}
-    assert skips.first["records without text"].endswith("r.jsonl' line 3")
+    assert skips.counts == {"records without text": 3}
+    assert skips.first["records without text"].endswith("r.jsonl' line 2")
 
 
 def test_a_missing_field_names_those_that_are_there(tmp_path: Path) -> None:

@@ -183,5 +183,10 @@ def test_files_that_are_no_pages_are_counted(tmp_path: Path, monkeypatch: pytest
     found = list(read_documents(files, DocumentRule("line"), "text", skips, ByteCounter()))
     assert [document.text for document in found] == ["fine", "nave caf"]
     assert found[0] == Document("fine", str(tmp_path))
-    assert skips.counts == {"pages over 0 MiB": 1, "undecodable pages": 1, "undecodable characters of pages": 2}
+    assert skips.counts == {
+        "pages over 0 MiB": 1,
+        "undecodable pages": 1,
+        "undecodable characters of pages": 2,
+        "pages without text": 1,
+    }
     assert skips.first["undecodable characters of pages"].endswith("e.html'")

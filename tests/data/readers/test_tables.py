@@ -45,8 +45,9 @@ def test_what_the_csv_module_writes_is_read_back(
     path = tmp_path / f"t{suffix}.gz"
     path.write_bytes(gzip.compress(("\ufeff" * marked + written.getvalue()).encode()))
     skips = Skips()
-    assert texts(path, skips=skips) == [text for _, cell in rows if (text := clean(cell))]
-    assert skips.counts == {}
+    found = texts(path, skips=skips)
+    assert found == [text for _, cell in rows if (text := clean(cell))]
+    assert skips.counts == ({"records without text": len(rows) - len(found)} if len(found) < len(rows) else {})
 
 
 def test_a_bare_quote_in_a_table_with_tabs_is_a_character(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_parquet_values_come_in_order_whatever_they_are(tmp_path: Path, monkeypa
         write_parquet(tmp_path / "t.parquet", columns, row_group_size=50)
         skips, byte_counter = Skips(), ByteCounter()
         assert texts(tmp_path / "t.parquet", skips=skips, byte_counter=byte_counter) == wanted
-        assert skips.counts == {"records without text": 20}
+        assert skips.counts == {"records without text": 40}
         assert 0 < byte_counter.bytes <= (tmp_path / "t.parquet").stat().st_size
 
 

@@ -91,6 +91,8 @@ def read_page(part: FileRange) -> Iterator[str]:
         part.skips.add("undecodable characters of pages", f"'{part.file.name}'", count=dropped)
     if found := visible_text(text.replace(UNDECODABLE, "")):
         yield found
+    else:
+        part.skips.add("pages without text", f"'{part.file.name}'")
 
 
 def decode_page(raw: bytes) -> str | None:

@@ -62,8 +62,8 @@ class _TextField:
         return self.take(record.get(self._field), number)
 
     def take(self, value: object, number: int) -> str:
-        if isinstance(value, str):
-            return clean(value)
+        if isinstance(value, str) and (text := clean(value)):
+            return text
         self._skips.add("records without text", self._name, self._unit, number)
         return ""
 
