@@ -119,7 +119,7 @@ def test_the_parameter_counts_of_the_literature() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"size": "huge"}, "There is no size 'huge'"),
+        ({"size": "huge"}, "--size cannot be 'huge'"),
         ({"faithful": True}, "has no original"),
     ],
 )

@@ -14,7 +14,16 @@ from daybreak.core.budget import Budget
 from daybreak.core.encoder import EncoderConfig
 from daybreak.core.errors import UserError, check_option
 from daybreak.core.recipe_file import read_recipe_file, without_extras
-from daybreak.core.serialization import Component, UnknownKind, fingerprint, flat, from_dict, nearest, to_dict
+from daybreak.core.serialization import (
+    Component,
+    UnknownKind,
+    check_choice,
+    fingerprint,
+    flat,
+    from_dict,
+    nearest,
+    to_dict,
+)
 from daybreak.core.user_code import import_file, read_code
 from daybreak.data.sequences import views as _views
 from daybreak.data.sequences.sampler import SequencesConfig, StreamRows
@@ -149,18 +158,13 @@ class Recipe:
                 "Give the sequences of each device with --devices.batch and --batch 0, or those of all devices with "
                 "--batch and --devices.batch 0.",
             )
-        if self.precision not in calibration.PRECISIONS:
-            raise UserError(f"--precision cannot be '{self.precision}'.", f"Use {', '.join(calibration.PRECISIONS)}.")
-        if self.compile not in COMPILE:
-            raise UserError(f"--compile cannot be '{self.compile}'.", f"Use {', '.join(COMPILE)}.")
+        check_choice("--precision", self.precision, calibration.PRECISIONS)
+        check_choice("--compile", self.compile, COMPILE)
         check_option("--max-grad-norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0")
         check_option("--optimizer.lr", self.optimizer.lr, self.optimizer.lr > 0, "above 0")
         if abs(self.seed) > MOST_SEED:
             raise UserError(f"--seed {self.seed} is too large.", f"Choose one up to {MOST_SEED:,}.")
-        if self.devices.rate_rule not in RATE_RULES:
-            raise UserError(
-                f"--devices.rate-rule cannot be '{self.devices.rate_rule}'.", f"Use {', '.join(RATE_RULES)}."
-            )
+        check_choice("--devices.rate-rule", self.devices.rate_rule, RATE_RULES)
         if self.devices.rate_rule != "none" and self.devices.reference < 1:
             raise UserError(
                 "--devices.rate-rule needs the batch that the learning rate was tuned for.",
@@ -278,8 +282,8 @@ def load_recipe(source: str | Path, *, size: str = "", faithful: bool = False) -
             ``faithful`` for a recipe that has none.
     """
     path, names = Path(source), recipe_names()
-    if size and size not in SIZES:
-        raise UserError(f"There is no size '{size}'.{nearest(size, SIZES)}", f"Use {', '.join(SIZES)}.")
+    if size:
+        check_choice("--size", size, SIZES)
     shipped = next((name for name in (str(source), FAMILY + str(source)) if name in names), "")
     if shipped and isinstance(source, str):
         return _shipped(shipped, size, faithful)

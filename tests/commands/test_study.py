@@ -60,7 +60,7 @@ from daybreak.training.phases import SecondPhase
         (("tiny", "b=tiny --length 64"), "their losses are not comparable. Give all the same --length."),
         (("tiny", "b=mini --model.heads 7"), "The variant 'b': A hidden_size of 256 cannot be split into 7 heads"),
         (("tiny", "b=embed"), "adapts a pretrained model, but no model is given."),
-        (("tiny", "b=crammed --size tiny --rows.order stops"), "is not a sequence order"),
+        (("tiny", "b=crammed --size tiny --rows.order stops"), "--rows.order cannot be 'stops'"),
         (("tiny", "b=tiny --batch 8", "--budget", "often"), "'often' is not a budget"),
         (("tiny", "b=tiny --batch 8", "--budget", "5steps"), "too short for 20 steps"),
         (("tiny", "b=tiny --batch 8", "--threads", "999"), "would wait for each other"),

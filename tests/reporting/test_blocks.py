@@ -146,5 +146,5 @@ def test_a_corpus_page_has_both_forms_and_no_text_where_asked(tmp_path) -> None:
 
 
 def test_an_unknown_form_is_refused(write_run, tmp_path) -> None:
-    with pytest.raises(UserError, match="'pdf' is not a report format"):
+    with pytest.raises(UserError, match="--format cannot be 'pdf'"):
         report([write_run()], tmp_path / "r.pdf", form="pdf")

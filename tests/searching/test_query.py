@@ -238,7 +238,7 @@ def test_what_is_equally_good_comes_in_order(searcher: Searcher) -> None:
         (" \n", 10, "hybrid", "The query is empty"),
         ("river", 0, "hybrid", "0 results are too few"),
         ("river", 1.5, "hybrid", "1.5 is no number of results"),
-        ("river", 10, "bm52", "There is no search method 'bm52'. Did you mean 'bm25'?"),
+        ("river", 10, "bm52", "--method cannot be 'bm52'. Did you mean 'bm25'?"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(

@@ -16,6 +16,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, refuse_link_out
 from daybreak.core.formatting import check_price, check_seeds
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import check_choice
 from daybreak.core.terminal import duration, say, working
 from daybreak.evaluation.finetuning.results import merge_result, read_results
 from daybreak.evaluation.glue_server.submission import (
@@ -150,8 +151,7 @@ def evaluate(
         chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
         check_seeds(seeds)
         check_price(price)
-        if backend not in BACKENDS:
-            raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
+        check_choice("--backend", backend, BACKENDS)
         found = find_tasks([str(task) for task in listed(tasks)], task_dir)
         if submission is not None:
             _check_submission(found, submission)

@@ -26,7 +26,7 @@ from daybreak.commands.options import SizeOptions, keywords, listed, parse, refu
 from daybreak.core.errors import UserError
 from daybreak.core.files import replace_folder, write_json
 from daybreak.core.process import usable_cores
-from daybreak.core.serialization import nearest, to_dict
+from daybreak.core.serialization import check_choice, to_dict
 from daybreak.core.terminal import duration, say, working, working_through
 from daybreak.data.filters.compressibility import FILTER_VOCABULARY
 from daybreak.data.filters.contamination import EvaluationText
@@ -151,10 +151,7 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
         preprocessing = Preprocessing(preset=procedure_of(found).preset)
         defaults = {"tokenizer": found.tokenizer, "preprocessing": preprocessing, **to_dict(found.texts)}
     if kind:
-        if kind not in TOKENIZERS:
-            raise UserError(
-                f"There is no tokenizer type '{kind}'.{nearest(kind, TOKENIZERS)}", f"Use {' or '.join(TOKENIZERS)}."
-            )
+        check_choice("--tokenizer-kind", kind, TOKENIZERS)
         made, own = TOKENIZERS[kind], defaults.get("tokenizer")
         if not isinstance(own, made):
             defaults["tokenizer"] = made(vocabulary=own.vocabulary) if isinstance(own, TrainedTokenizer) else made()

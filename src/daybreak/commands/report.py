@@ -16,6 +16,7 @@ from daybreak.commands.options import listed, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, refuse_folder, write_text
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import check_choice
 from daybreak.core.task_pairs import pair_results, several_models
 from daybreak.core.terminal import open_in_browser, say
 from daybreak.evaluation.protocols.anchors import (
@@ -99,8 +100,7 @@ def report(
     folders, out = list({Path(run).resolve(): Path(run) for run in listed(runs)}.values()), Path(out)
     if not folders:
         raise UserError("No run folder is given.", "Name at least one, as in `daybreak report runs/tiny`.")
-    if form not in FORMS:
-        raise UserError(f"'{form}' is not a report format.", f"Choose {' or '.join(FORMS)}.")
+    check_choice("--format", form, FORMS)
     refuse_folder(out, "report.html")
     sentences: list[str] = []
     if len(folders) == 1 and is_data_folder(folders[0]):

@@ -38,6 +38,13 @@ def nearest(word: str, choices: typing.Iterable[str]) -> str:
     return f" Did you mean '{found[0]}'?" if found else ""
 
 
+def check_choice(name: str, value: str, known: typing.Collection[str]) -> None:
+    """Raise UserError unless ``value`` is one of ``known``."""
+    if value not in known:
+        *others, last = known
+        raise UserError(f"{name} cannot be '{value}'.{nearest(value, known)}", f"Use {', '.join(others)} or {last}.")
+
+
 def to_dict(value: Any) -> Any:
     """Turn a dataclass (nested, with tuples, dicts and numbers) into JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
+from daybreak.core.serialization import check_choice
 from daybreak.models.layers import Attention, Dropout, sinusoid_table, take
 from daybreak.models.trunk import (
     Trunk,
@@ -87,8 +88,7 @@ class BertEncoder(EncoderConfig):
             dropouts=(self.dropout, self.attention_dropout, self.finetune_dropout),
             correlations=(self.query_key_correlation, self.value_output_correlation),
         )
-        if self.activation not in APPROXIMATIONS:
-            raise UserError(f"--model.activation cannot be '{self.activation}'.", "Use gelu or gelu_new.")
+        check_choice("--model.activation", self.activation, APPROXIMATIONS)
         if self.sinusoidal_start and self.hidden_size % 2:
             raise UserError(
                 "--model.sinusoidal-start needs an even hidden size.", "Choose an even --model.hidden-size."

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
+from daybreak.core.serialization import check_choice
 from daybreak.models.layers import Dropout, sinusoid_table
 from daybreak.models.modeling_crammed_layers import Block, Head
 from daybreak.models.trunk import (
@@ -126,11 +127,7 @@ class CrammedEncoder(EncoderConfig):
             correlations=(self.query_key_correlation, self.value_output_correlation),
         )
         for field, values in CHOICES.items():
-            if getattr(self, field) not in values:
-                raise UserError(
-                    f"--model.{field.replace('_', '-')} cannot be '{getattr(self, field)}'.",
-                    f"Use {', '.join(values[:-1])} or {values[-1]}.",
-                )
+            check_choice(f"--model.{field.replace('_', '-')}", getattr(self, field), values)
         check_positive(init_std=self.init_std)
         if self.position_scale < 0 or (self.position_scale and self.positions != "sinusoid"):
             raise UserError(

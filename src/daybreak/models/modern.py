@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
+from daybreak.core.serialization import check_choice
 from daybreak.models.layers import attend_heads, halves, rotary_table, rotate, take, visibility_mask
 from daybreak.models.trunk import (
     Trunk,
@@ -60,8 +61,7 @@ class ModernEncoder(EncoderConfig):
     def __post_init__(self) -> None:
         sizes = (self.layers, self.hidden_size, self.heads, self.intermediate_size, self.global_every, self.window)
         check_shape(*sizes, correlations=(self.query_key_correlation,))
-        if self.pooling not in ("mean", "cls"):
-            raise UserError(f"--model.pooling cannot be '{self.pooling}'.", "Use mean or cls.")
+        check_choice("--model.pooling", self.pooling, ("mean", "cls"))
         check_positive(
             init_std=self.init_std, global_rope_base=self.global_rope_base, local_rope_base=self.local_rope_base
         )

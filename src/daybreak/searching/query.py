@@ -15,7 +15,7 @@ import numpy as np
 
 from daybreak.core.errors import UserError
 from daybreak.core.run_folder import RunFolder, warn_if_refused
-from daybreak.core.serialization import nearest
+from daybreak.core.serialization import check_choice
 from daybreak.core.terminal import working
 from daybreak.data.readers.cleaning import clean
 from daybreak.evaluation.probes.bm25 import DENSE_WEIGHTS, best_weight, bm25_query, ranks_of, standardize
@@ -210,10 +210,7 @@ def _ranks(searcher: Searcher, target: int, query: str) -> np.ndarray:
 
 def check_query(words: str, top: int, method: str) -> None:
     """Raise UserError for a query that cannot be answered."""
-    if method not in METHODS:
-        raise UserError(
-            f"There is no search method '{method}'.{nearest(method, METHODS)}", "Use hybrid, dense or bm25."
-        )
+    check_choice("--method", method, METHODS)
     if not isinstance(top, int):
         raise UserError(f"{top!r} is no number of results.", "Give a whole number, such as 10.")
     if top < 1:

@@ -22,7 +22,7 @@ def test_the_language_comes_first() -> None:
     language = Language(model="m.bin", languages=("en",))
     assert preset_filters("web", language) == (language, *PRESETS["web"])
     assert preset_filters("plain") == ()
-    with pytest.raises(UserError, match=r"'wed' is not a preset. Did you mean 'web'"):
+    with pytest.raises(UserError, match=r"--preset cannot be 'wed'. Did you mean 'web'"):
         preset_filters("wed")
 
 

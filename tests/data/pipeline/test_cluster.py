@@ -162,7 +162,7 @@ def test_the_number_of_a_job() -> None:
 @pytest.mark.parametrize(
     ("on", "workers", "slurm", "words"),
     [
-        ("slrum", 2, Slurm(), "'slrum' is not a place to prepare text. Did you mean 'slurm'?"),
+        ("slrum", 2, Slurm(), "--on cannot be 'slrum'. Did you mean 'slurm'?"),
         ("ray", 0, Slurm(), "--on ray needs the number of tasks that may run at once. Set it with --workers."),
         ("ray", 2, Slurm(cpus=2), "The --slurm flags do not apply to --on ray."),
         ("local", 2, Slurm(partition="cpu"), "The --slurm flags do not apply to --on local. Add --on slurm"),

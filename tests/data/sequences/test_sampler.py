@@ -207,7 +207,7 @@ def test_rows_of_the_most_frequent_tokens_come_first_and_equals_as_the_text_lies
 
 
 def test_an_order_that_does_not_exist() -> None:
-    with pytest.raises(UserError, match=r"'full-stop' is not a sequence order. Did you mean 'full-stops'\?"):
+    with pytest.raises(UserError, match=r"--rows.order cannot be 'full-stop'. Did you mean 'full-stops'\?"):
         PackedRows(order="full-stop")
 
 

@@ -186,9 +186,9 @@ def test_runs_of_punctuation_are_one_word(texts: list[str]) -> None:
 
 
 def test_settings_that_do_not_exist() -> None:
-    with pytest.raises(UserError, match=r"'crammed' is not a normalizer. Did you mean 'cramming'\?"):
+    with pytest.raises(UserError, match=r"normalizer cannot be 'crammed'. Did you mean 'cramming'\?"):
         WordPiece(normalizer="crammed")
-    with pytest.raises(UserError, match=r"'run' is not a punctuation"):
+    with pytest.raises(UserError, match=r"--tokenizer.punctuation cannot be 'run'"):
         WordPiece(punctuation="run")
     with pytest.raises(UserError, match=r"cannot contain an alphabet. Use 300 or more"):
         WordPiece(vocabulary=100).train(["text"])

@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from daybreak.core.errors import UserError
-from daybreak.core.serialization import nearest
+from daybreak.core.serialization import check_choice
 from daybreak.data.filters.boilerplate import BookLicence
 from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.filters.filter import Filter
@@ -46,6 +45,5 @@ PRESETS: Mapping[str, tuple[Filter, ...]] = MappingProxyType(
 
 def preset_filters(preset: str, language: Language | None = None) -> tuple[Filter, ...]:
     """Return the filters of ``preset``, preceded by ``language`` if given."""
-    if preset not in PRESETS:
-        raise UserError(f"'{preset}' is not a preset.{nearest(preset, PRESETS)}", f"Use {', '.join(PRESETS)}.")
+    check_choice("--preset", preset, PRESETS)
     return (*([language] if language else []), *PRESETS[preset])

@@ -32,7 +32,7 @@ from daybreak import __version__
 from daybreak.core.errors import UserError
 from daybreak.core.locks import locked
 from daybreak.core.process import WATCH_SECONDS
-from daybreak.core.serialization import nearest
+from daybreak.core.serialization import check_choice
 from daybreak.core.terminal import say
 from daybreak.data.filters.filter import missing_extra
 from daybreak.data.pipeline.workers import WorkerLost, write_task
@@ -108,8 +108,7 @@ class ClusterPlan:
 
 def chosen_workers(on: str, workers: int, slurm: Slurm) -> int | Cluster:
     """Return a number of local processes, or the cluster to use."""
-    if on not in PLACES:
-        raise UserError(f"'{on}' is not a place to prepare text.{nearest(on, PLACES)}", "Use --on local, ray or slurm.")
+    check_choice("--on", on, PLACES)
     if on != SLURM and slurm != Slurm():
         raise UserError(f"The --slurm flags do not apply to --on {on}.", "Add --on slurm, or leave them out.")
     if on == LOCAL:

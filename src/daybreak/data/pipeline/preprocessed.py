@@ -22,7 +22,7 @@ import numpy as np
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, replace_folder, write_array, write_json
-from daybreak.core.serialization import nearest
+from daybreak.core.serialization import check_choice
 from daybreak.core.terminal import say, working
 from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN
@@ -48,10 +48,7 @@ PREPROCESSINGS = (RAW, FILTERED, SORTED, DEDUPLICATED)
 def check_preprocessings(preprocessings: Sequence[str]) -> None:
     """Raise UserError if one is unknown or given twice, if raw is missing, or if a library is not installed."""
     for one in preprocessings:
-        if one not in PREPROCESSINGS:
-            raise UserError(
-                f"'{one}' is not a preprocessing.{nearest(one, PREPROCESSINGS)}", f"Use {', '.join(PREPROCESSINGS)}."
-            )
+        check_choice("--preprocessings", one, PREPROCESSINGS)
     if len(set(preprocessings)) < len(preprocessings) or len(preprocessings) < 2 or preprocessings[0] != RAW:
         raise UserError(
             "The preprocessings are compared with the raw text, and each adds to those before it.",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from daybreak.core.errors import UserError
-from daybreak.core.serialization import nearest
+from daybreak.core.serialization import check_choice
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.file_range import BadLines, FileRange, Skips
 from daybreak.data.readers.inputs import (
@@ -69,8 +69,7 @@ def choose_rule(files: Sequence[InputFile], choice: str) -> DocumentRule:
     Many small files are one document each. Otherwise blank lines separate documents if there are any, else each
     line is a document.
     """
-    if choice not in RULES:
-        raise UserError(f"'{choice}' is not a document rule.{nearest(choice, RULES)}", f"Use {', '.join(RULES)}.")
+    check_choice("--document", choice, RULES)
     texts = [file for file in files if file.form == TEXT]
     if not texts or choice in ("file", "line"):
         return DocumentRule(choice if choice != "auto" else "line")

@@ -17,7 +17,7 @@ import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.core.serialization import Component, nearest
+from daybreak.core.serialization import Component, check_choice
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
@@ -215,11 +215,7 @@ class PackedRows(SequencesConfig):
     keep stream order; the original has no fixed order."""
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise UserError(
-                f"'{self.order}' is not a sequence order.{nearest(self.order, ORDERS)}",
-                f"Use {', '.join(ORDERS)}.",
-            )
+        check_choice("--rows.order", self.order, ORDERS)
 
     def build(
         self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, token_ids: TokenIds | None = None

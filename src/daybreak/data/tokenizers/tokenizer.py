@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from tokenizers import decoders as token_decoders
 
 from daybreak.core.errors import UserError
-from daybreak.core.serialization import nearest
+from daybreak.core.serialization import check_choice
 from daybreak.data.tokenizers.byte_bpe import SPACE, bytes_of_token, continues_word
 from daybreak.data.tokenizers.tokenizer_making import (
     SPECIAL_TOKENS,
@@ -78,12 +78,8 @@ class WordPiece(TrainedTokenizer):
     """single: each punctuation mark is a word. runs: consecutive marks are one word, as in Cramming."""
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("normalizer", self.normalizer, NORMALIZERS),
-            ("punctuation", self.punctuation, PUNCTUATION),
-        ):
-            if value not in known:
-                raise UserError(f"'{value}' is not a {name}.{nearest(value, known)}", f"Use {' or '.join(known)}.")
+        check_choice("--tokenizer.normalizer", self.normalizer, NORMALIZERS)
+        check_choice("--tokenizer.punctuation", self.punctuation, PUNCTUATION)
 
     def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
         """Train once and truncate; the text is encoded once per size.

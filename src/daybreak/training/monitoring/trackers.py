@@ -26,7 +26,7 @@ from daybreak.core.errors import UserError, reason
 from daybreak.core.extras import install_hint
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.core.serialization import fingerprint, nearest, to_dict
+from daybreak.core.serialization import check_choice, fingerprint, to_dict
 from daybreak.core.terminal import say
 from daybreak.schemas.run import MachineRecord, StepRecord, ValidationRecord
 from daybreak.training.monitoring.tracker_process import TrackerSettings
@@ -52,11 +52,7 @@ RUN_FIELDS = ("elapsed", "progress", "tokens", "targets")
 def check_trackers(names: Sequence[str]) -> None:
     """Refuse trackers that are unknown or not installed; nothing is imported."""
     for name in names:
-        if name not in TRACKERS:
-            raise UserError(
-                f"There is no tracker '{name}'.{nearest(name, TRACKERS)}",
-                f"Use one or more of {', '.join(TRACKERS)}, separated by spaces.",
-            )
+        check_choice("--track", name, TRACKERS)
         # A plain folder of that name, such as wandb creates, has no origin.
         if getattr(importlib.util.find_spec(name), "origin", None) is None:
             raise UserError(

@@ -15,6 +15,7 @@ from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.errors import UserError, check_option
 from daybreak.core.rng import draws
+from daybreak.core.serialization import check_choice
 from daybreak.training.objectives.loss import CHUNK
 from daybreak.training.objectives.objective import Objective, decoder_loss, is_special
 
@@ -97,8 +98,7 @@ class Masked(Objective):
         weight = self.next_sentence_weight
         check_option("--objective.next-sentence-weight", weight, 0 < weight <= 1, "in (0, 1]")
         check_option("--objective.rate", self.rate, 0 < self.rate < 1, "between 0 and 1")
-        if self.count not in COUNTS:
-            raise UserError(f"--objective.count cannot be '{self.count}'.", f"Use one of: {', '.join(COUNTS)}.")
+        check_choice("--objective.count", self.count, COUNTS)
         if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1.0) > 1e-6:
             raise UserError(
                 f"--objective.split is {self.split}, but it takes three fractions that add up to 1.",

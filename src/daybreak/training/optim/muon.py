@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from daybreak.core.errors import UserError
+from daybreak.core.serialization import check_choice
 from daybreak.training.optim.optimizers import OptimizerConfig, roles
 
 DTYPES = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -57,8 +57,7 @@ class Muon(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.newton_schulz not in DTYPES:
-            raise UserError(f"--optimizer.newton-schulz cannot be '{self.newton_schulz}'.", f"Use {', '.join(DTYPES)}.")
+        check_choice("--optimizer.newton-schulz", self.newton_schulz, DTYPES)
 
     def at_rate(self, factor: float) -> Self:
         return replace(super().at_rate(factor), adam_lr=self.adam_lr * factor)
