@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
 from daybreak.core.files import read_json, write_text
+from daybreak.models.importing import quiet_transformers
 
 FILE = "onnx/model.onnx"
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -174,19 +175,12 @@ def _add_to_card(card: Path, names: list[str], found: OnnxCheck) -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the messages of the libraries; errors still raise."""
-    from transformers.utils import logging as messages
-
     exporter = logging.getLogger("torch.onnx")
-    before, level, bars = messages.get_verbosity(), exporter.level, messages.is_progress_bar_enabled()
-    messages.set_verbosity_error()
-    messages.disable_progress_bar()
+    level = exporter.level
     exporter.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with quiet_transformers(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        messages.set_verbosity(before)
         exporter.setLevel(level)
-        if bars:
-            messages.enable_progress_bar()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,22 @@ class Imported:
     special: SpecialIds
     tokenizer: Path
     """Folder with the tokenizer.json of the model."""
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence the warnings and progress bars of transformers; errors still raise."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def load_pretrained(folder: Path) -> Imported:

@@ -19,7 +19,7 @@ from daybreak.core.files import is_empty, parse_json, whole_folder
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
-from daybreak.models.importing import refuse_pickle, refuse_shards_elsewhere
+from daybreak.models.importing import quiet_transformers, refuse_pickle, refuse_shards_elsewhere
 
 MOST_LAYERS = 1000
 """More layers than any encoder has; transformers creates as many modules as a config.json says."""
@@ -28,26 +28,10 @@ LAST_LAYERS = ("classifier.", "qa_outputs.")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' warning that the classifier is newly initialized."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
 def reading(folder: Path, what: str) -> Iterator[None]:
     """Turn an error of transformers about a folder into a UserError, and silence its own report."""
     try:
-        with _quiet():
+        with quiet_transformers():
             yield
     except (UserError, MemoryError):
         raise
@@ -350,7 +334,7 @@ def save_classifier(
     model.config.fine_tuning = {"length": length, "most_train_rows": most_train_rows, "texts": texts}
     with whole_folder(folder) as new:
         new.mkdir(parents=True)
-        with _quiet():
+        with quiet_transformers():
             model.save_pretrained(new)
             tokenizer.save_pretrained(new)
         if model.config.model_type == MODEL_TYPE:
