@@ -318,6 +318,8 @@ def test_from_text_to_verdicts(
     told = (out / "study-data.md").read_text()
     assert "| evaluated on tales | evaluated on mixed |" in told and "mixed, sorted (B) against mixed, raw (A)" in told
     assert told.startswith("# tales, mixed x raw, sorted, 20steps each\n")
+    page = (out / "report.html").read_text()
+    assert "Comparison of texts" in page and "mixed, sorted (B) against mixed, raw (A)" in page
     filed = record(out, out=tmp_path / "records", name="texts")
     assert {path.name for path in filed.iterdir()} == {"study-data.json", "study-data.md"}
     assert read_json(filed / "study-data.json", DataStudy) == found and (filed / "study-data.md").read_text() == told

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from fake_studies import cell
 
-from daybreak.reporting.studies import table, variants
+from daybreak.reporting.studies import study_section, table, variants
 from daybreak.schemas.studies import REFUSED, Study, StudySettings, StudyVariant
+from daybreak.training.hardware.probe import describe
 
 
 def test_a_table_is_one_in_markdown_whatever_stands_in_it() -> None:
@@ -18,7 +20,7 @@ def test_a_table_is_one_in_markdown_whatever_stands_in_it() -> None:
 def test_a_variant_without_a_result_has_no_place() -> None:
     names = [StudyVariant(name=name, words="", recipe="0" * 16) for name in "abc"]
     settings = StudySettings(
-        budget="60s", equal_clock=True, threads=1, cores=2, machine=None, variants=names  # type: ignore[arg-type]
+        budget="60s", equal_clock=True, threads=1, cores=2, machine=describe(torch.device("cpu"), 0.0), variants=names
     )  # fmt: skip
     cells = [cell("a", 0, 5.0), cell("a", 1, 1.0, void=REFUSED), cell("b", 0, 2.0, void=REFUSED), cell("c", 0, 4.0)]
     study = Study(
@@ -29,3 +31,5 @@ def test_a_variant_without_a_result_has_no_place() -> None:
     assert [(row[0], row[2], row[3], row[-1]) for row in rows] == [
         ("c", "1", "4.000", "0"), ("a", "2", "5.000", "1"), ("b", "1", "-", "1"),
     ]  # fmt: skip
+    named = [part for part in study_section(study).content["parts"] if part is not None and part.kind == "items"]
+    assert named[-1].content["texts"] == [f"a, seed 1: {REFUSED}", f"b, seed 0: {REFUSED}"]

@@ -31,7 +31,7 @@ from daybreak.reporting.corpus import corpus_page, is_data_folder
 from daybreak.reporting.page import render_page, with_unique_labels
 from daybreak.reporting.runs import RunRecords, read_folder
 from daybreak.reporting.tasks import glue_table, line
-from daybreak.schemas.studies import Study
+from daybreak.schemas.studies import DataStudy, Study
 from daybreak.schemas.tasks import Comparison, FinetuningRun, TaskResult
 
 FORMS = ("html", "md")
@@ -81,7 +81,7 @@ def report(
     *,
     form: str = "html",
     text: bool = True,
-    study: Study | None = None,
+    study: Study | DataStudy | None = None,
 ) -> Path:
     """Write the report of one or several runs, or of a folder of prepared data; return its path.
 

@@ -21,7 +21,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import study_text
-from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
+from daybreak.schemas.studies import STUDY_FILE, DataStudy, Study, StudyCell
 from daybreak.schemas.tasks import DEFAULT_PROTOCOL
 from daybreak.studies.cell_runner import Cell, StudyFolder, lock_study
 
@@ -181,7 +181,7 @@ def study(
                 refuse_other_data(run, shards)
         runner = StudyRunner(file=STUDY_FILE, place=place, lock=lock, with_cells=with_cells, text=study_text)
         ended: Study = runner.play(cells, repeat_void=repeat_void, tasks=chosen)
-    conclude(out, ended.cells, study_text(ended), study=ended)
+    conclude(out, ended.cells, study_text(ended), ended)
     return ended
 
 
@@ -213,10 +213,10 @@ class StudyRunner:
         return self.write(played, finished=True)
 
 
-def conclude(out: Path, cells: Sequence[StudyCell], text: str, **report_of: Any) -> None:
-    """Print the result and write the report of the runs."""
+def conclude(out: Path, cells: Sequence[StudyCell], text: str, study: Study | DataStudy) -> None:
+    """Print the result ``text`` and write the report of the runs."""
     say(f"\n{text}")
-    page = report([out / cell.folder for cell in cells], out / "report.html", **report_of)
+    page = report([out / cell.folder for cell in cells], out / "report.html", study=study)
     say(f"\nReport  {page}")
 
 

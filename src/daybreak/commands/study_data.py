@@ -166,7 +166,7 @@ def study_data(
         runner = StudyRunner(file=DATA_STUDY_FILE, place=place, lock=lock, with_cells=with_cells, text=data_study_text)
         cells = cells_of(variants, place, seeds, lambda one: data[one.name])
         ended: DataStudy = runner.play(cells, repeat_void=repeat_void)
-    conclude(out, ended.cells, data_study_text(ended))
+    conclude(out, ended.cells, data_study_text(ended), ended)
     return ended
 
 

@@ -18,7 +18,7 @@ from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.studies import study_section
 from daybreak.reporting.tasks import averages, tasks, verdicts
 from daybreak.reporting.training import course, time_spent, training
-from daybreak.schemas.studies import Study
+from daybreak.schemas.studies import DataStudy, Study
 from daybreak.schemas.tasks import Comparison, PublishedAverage
 
 RELOAD_SECONDS = 60
@@ -33,7 +33,7 @@ def render_page(
     form: str = "html",
     published: Sequence[PublishedAverage] = (),
     text: bool = True,
-    study: Study | None = None,
+    study: Study | DataStudy | None = None,
 ) -> str:
     """Return a page about one run, or about several that are compared in the same plots.
 

@@ -8,10 +8,11 @@ import statistics
 from collections.abc import Sequence
 
 from daybreak.core.formatting import count, metric_name, percent, signed
-from daybreak.reporting.blocks import UNKNOWN, Block, items, many, section
+from daybreak.reporting.blocks import UNKNOWN, Block, items, many, note, section
 from daybreak.reporting.blocks import table as html_table
 from daybreak.schemas.studies import DataStudy, LossComparison, ScoreComparison, Study, StudyCell, StudySettings
 
+CROSSED = "Each model on the held-out text of every source:"
 TWO_SEEDS = "With two seeds the interval extends 12.7 standard errors to each side, too wide for a conclusion."
 
 
@@ -55,8 +56,17 @@ def _title(question: str, finished: bool) -> str:
     return f"# {question}" + ("" if finished else "\n\nNot finished yet.")
 
 
-def study_section(study: Study) -> Block:
-    """The section of a study in the report of its runs: one row per variant, and the verdicts."""
+def study_section(study: Study | DataStudy) -> Block:
+    """The section of a study in the report of its runs: its tables, the verdicts and the void cells."""
+    void = [note("Void:"), items(_void_lines(study.cells))] if _void_lines(study.cells) else []
+    if isinstance(study, DataStudy):
+        crossed_table = [note(CROSSED), html_table(*_crossed_rows(study))] if study.cells else []
+        verdicts = items(list(map(loss_sentence, study.comparisons)))
+        return section(
+            "Comparison of texts",
+            html_table(*_source_rows(study)), *crossed_table, verdicts, *void,
+            caption=data_setup(study),
+        )  # fmt: skip
     head, rows = _task_rows(study)
     sentences = [*map(loss_sentence, study.comparisons), *map(score_sentence, study.task_comparisons)]
     scores = (
@@ -68,6 +78,7 @@ def study_section(study: Study) -> Block:
         "Comparison of variants",
         html_table(head, rows),
         items(sentences),
+        *void,
         caption=f"{setup(study)}{scores}",
     )
 
@@ -194,8 +205,12 @@ def times(comparisons: Sequence[LossComparison]) -> str:
 
 def voids(cells: Sequence[StudyCell]) -> str:
     """The cells that are void, with the reason."""
-    found = [f"- {cell.variant}, seed {cell.seed}: {cell.void}" for cell in cells if cell.void]
+    found = [f"- {line}" for line in _void_lines(cells)]
     return "\n".join(["Void:", "", *found]) if found else ""
+
+
+def _void_lines(cells: Sequence[StudyCell]) -> list[str]:
+    return [f"{cell.variant}, seed {cell.seed}: {cell.void}" for cell in cells if cell.void]
 
 
 # ---------------------------------------------------------------- daybreak study-data
@@ -232,6 +247,10 @@ def data_variant(source: str, preprocessing: str) -> str:
 
 def sources(study: DataStudy) -> str:
     """Sources by preprocessings: loss on the source's own held-out text, tokens left, epochs."""
+    return table(*_source_rows(study))
+
+
+def _source_rows(study: DataStudy) -> tuple[list[str], list[list[str]]]:
     texts = {(text.source, text.preprocessing): text for text in study.texts}
     rows = []
     for source in study.sources:
@@ -244,11 +263,15 @@ def sources(study: DataStudy) -> str:
             parts += f", {statistics.fmean(cell.epochs for cell in cells):.2f} epochs" if cells else ""
             row.append(parts)
         rows.append(row)
-    return table(("source", *_preprocessings(study)), rows)
+    return ["source", *_preprocessings(study)], rows
 
 
 def crossed(study: DataStudy) -> str:
     """The loss of each model on the held-out text of each source."""
+    return _paragraphs([CROSSED, table(*_crossed_rows(study))]) if study.cells else ""
+
+
+def _crossed_rows(study: DataStudy) -> tuple[list[str], list[list[str]]]:
     names = [source.name for source in study.sources]
     rows = []
     for source in names:
@@ -257,10 +280,7 @@ def crossed(study: DataStudy) -> str:
             if cells := _cells(study, variant):
                 losses = [[cell.others[name] for cell in cells if name in cell.others] for name in names]
                 rows.append([variant, *map(mean_and_spread, losses)])
-    if not rows:
-        return ""
-    lead = "Each model on the held-out text of every source:"
-    return _paragraphs([lead, table(("trained on", *(f"evaluated on {name}" for name in names)), rows)])
+    return ["trained on", *(f"evaluated on {name}" for name in names)], rows
 
 
 def _paragraphs(parts: Sequence[str]) -> str:
