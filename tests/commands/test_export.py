@@ -20,11 +20,11 @@ from daybreak.commands.export import export
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import REFUSED
 from daybreak.data.tokenizers.tokenizer import WordPiece, save_tokenizer
 from daybreak.exporting import parity
 from daybreak.exporting.budget_files import trained_from_scratch
 from daybreak.exporting.hugging_face import write_model_folder
-from daybreak.core.run_folder import REFUSED
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.recipe import load_recipe, resolved
 from daybreak.schemas.run import Summary

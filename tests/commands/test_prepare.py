@@ -788,7 +788,7 @@ def test_advice_about_a_tokenizer_that_is_taken_over_is_refused_at_once(tmp_path
 
 def test_a_vocabulary_that_is_too_small_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_files", lambda *_: pytest.fail("the text is read"))
-    with pytest.raises(UserError, match="A vocabulary of 299 cannot contain an alphabet. Use 300 or more"):
+    with pytest.raises(UserError, match=r"A vocabulary of 299 cannot contain an alphabet\. Use 300 or more"):
         prepare([tmp_path], tmp_path / "b", tokenizer=WordPiece(vocabulary=299))
 
 

@@ -214,7 +214,7 @@ def test_only_the_order_differs_where_rows_are_sorted() -> None:
     assert rows_of("raw", "filtered") == [TINY.rows, TINY.rows]
     with pytest.raises(UserError, match="does not sort"):
         rows_of("raw", "sorted", order="shuffled")
-    with pytest.raises(UserError, match="--rows.order cannot be"):
+    with pytest.raises(UserError, match=r"--rows\.order cannot be"):
         rows_of("raw", "sorted", order="stops")
     with pytest.raises(UserError, match="SentencePairs cannot be sorted"):
         rows_of("raw", "sorted", recipe=load_recipe("bert-2018"))

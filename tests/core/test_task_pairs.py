@@ -43,11 +43,12 @@ def test_nameless_results_still_pair() -> None:
     assert pair.gain == 0.0
 
 
-@pytest.mark.parametrize("change", [{"train_rows": 30}, {"dev_rows": 12}, {"metric": "accuracy"}])
+@pytest.mark.parametrize("change", [{"train_rows": 30}, {"dev_rows": 12}, {"metric": "accuracy"}, {"files": "b"}])
 def test_results_from_before_and_after_a_change_of_the_task_are_no_pair(change: dict[str, Any]) -> None:
-    before = dataclasses.replace(RESULT, model="untrained", scores={"mcc": [0.1], "accuracy": [0.7]})
-    assert pair_results([before, RESULT])[0].gain is not None
-    pairs = pair_results([before, dataclasses.replace(RESULT, scores=before.scores, **change)])
+    now = dataclasses.replace(RESULT, files="a")
+    before = dataclasses.replace(now, model="untrained", scores={"mcc": [0.1], "accuracy": [0.7]})
+    assert pair_results([before, now])[0].gain is not None
+    pairs = pair_results([before, dataclasses.replace(now, scores=before.scores, **change)])
     assert [(pair.gain, pair.verdict) for pair in pairs] == [(None, ""), (None, "")]
 
 

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,12 @@ from rich.console import Console
 
 from daybreak.commands.evaluate import EvaluateOptions, evaluate
 from daybreak.commands.options import parse
+from daybreak.commands.report import report
 from daybreak.core import terminal
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import REFUSED
+from daybreak.core.task_pairs import pair_results
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.model_source import find_model
 from daybreak.evaluation.tasks.kinds import load_task
@@ -51,6 +54,10 @@ def test_dev_rows_that_are_training_rows_are_told(
     task = write_task(ROWS, [("sun", "a"), ("snow", "b")], name="leaky")
     evaluate(encoder, [str(task)], seeds=1, epochs=1, out=tmp_path / "out")
     assert "1 of 2 dev rows are also training rows" in " ".join(capsys.readouterr().out.split())
+    task.write_text(task.read_text() + 'test = "leaky-train.tsv"\n')
+    evaluate(encoder, [str(task)], seeds=1, epochs=1, out=tmp_path / "out")
+    told = " ".join(capsys.readouterr().out.split())
+    assert "40 of 40 test rows are also training rows" in told and re.search(r", test [01]\.\d{3}, ", told)
 
 
 def test_numbers_that_are_all_equal_are_refused(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
@@ -146,6 +153,58 @@ def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: Wri
     ]
     assert set(found[0].scores) >= {"accuracy", "test_accuracy"}
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["one", "two"]
+
+
+def test_two_models_of_one_name_share_a_folder(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        shutil.copytree(encoder, tmp_path / place / "net")
+    with (tmp_path / "b/net/config.json").open("a") as config:
+        config.write(" ")  # another digest
+    options: dict[str, Any] = {"epochs": 1, "rows": 20, "seeds": 1, "out": tmp_path / "out"}
+    for place in ("a", "b", "a", "b"):
+        evaluate(tmp_path / place / "net", [str(weather)], **options)
+    names = [each.model_name for each in read_results(tmp_path / "out/results.json")]
+    assert names[0] == "net" and re.fullmatch(r"net-[0-9a-f]{6}", names[1]) and len(names) == 2
+    assert len(list((tmp_path / "out").rglob("*-seed-0.json"))) == 2
+
+
+def test_results_on_corrected_labels_are_not_compared_with_older_ones(
+    encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"epochs": 1, "rows": 20, "seeds": 1, "out": tmp_path / "out"}
+    evaluate(encoder, [str(weather)], **options, untrained=True)
+    evaluate(encoder, [str(weather)], **options)
+    assert len(pair_results(read_results(tmp_path / "out/results.json"))) == 1
+    rows = tmp_path / "weather-train.tsv"
+    rows.write_text(rows.read_text().replace("sunny", "rainy", 1))
+    capsys.readouterr()
+    evaluate(encoder, [str(weather)], **options)
+    assert "was measured on other rows and is replaced" in " ".join(capsys.readouterr().out.split())
+    assert [pair.gain for pair in pair_results(read_results(tmp_path / "out/results.json"))] == [None, None]
+    report([tmp_path / "out"], tmp_path / "page.html")
+
+
+def test_a_saved_classifier_is_not_fine_tuned_again(
+    encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "saved"
+    options: dict[str, Any] = {"epochs": 1, "rows": 20, "seeds": 1, "out": tmp_path / "out", "save": saved}
+    evaluate(encoder, [str(weather)], **options)
+    time = (saved / "model.safetensors").stat().st_mtime_ns
+    capsys.readouterr()
+    evaluate(encoder, [str(weather)], **options)
+    assert "all fine-tunings were finished" in capsys.readouterr().out
+    assert (saved / "model.safetensors").stat().st_mtime_ns == time
+    (saved / "NOTES.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"an earlier classifier and 'NOTES\.txt', which would be deleted"):
+        evaluate(encoder, [str(weather)], **options)
+    (saved / "NOTES.txt").unlink()
+    other = weather.with_name("other.toml")
+    other.write_text(weather.read_text().replace('name = "weather"', 'name = "other"'))
+    with pytest.raises(UserError, match="holds the classifier of the task 'weather'"):
+        evaluate(encoder, [str(other)], **options)
+    evaluate(encoder, [str(weather)], **{**options, "rows": 24})
+    assert (saved / "model.safetensors").stat().st_mtime_ns > time
 
 
 def test_a_model_keeps_its_name_and_its_fine_tunings_after_its_folder_was_renamed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,10 @@ def test_a_submission_without_answers_or_with_two_is_refused_before_any_work(
     test.write_text("".join(test.read_text().splitlines(keepends=True)[:9]))
     with pytest.raises(UserError, match=r"CoLA\.tsv takes 1,063 answers, and 8 are there"):
         evaluate(encoder, ["cola"], task_dir=glue, out=tmp_path, submission=upload)
+    shutil.copy(glue / "CoLA/test.tsv", upload_file := glue / "CoLA/CoLA.tsv")
+    monkeypatch.setattr("daybreak.evaluation.model_source.find_tasks", lambda *_: [replace(cola, dev=upload_file)])
+    with pytest.raises(UserError, match=r"The submission would replace '.*CoLA\.tsv', a file of cola"):
+        evaluate(encoder, ["cola"], task_dir=glue, out=tmp_path, submission=glue / "CoLA")
     assert not upload.exists() and not (tmp_path / "cells").exists()
 
 

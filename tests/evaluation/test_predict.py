@@ -82,7 +82,7 @@ def test_rows_with_the_ending_of_the_training_rows_have_their_format(
     with pytest.raises(UserError, match="a new folder' is a folder"):
         predict(saved, new, weather, out=out.parent)
     new.write_text("id\ttext0\n1\n2\train\n")
-    with pytest.raises(UserError, match=r"Line 2 of .* lacks a value .* Complete it"):
+    with pytest.raises(UserError, match=r"Line 2 of .* lacks a value .* Give every row a value"):
         predict(saved, new, weather, out=out)
 
 
@@ -96,9 +96,7 @@ def test_what_does_not_fit_is_said_in_one_sentence(
     labels = load_task(read_task_file(weather)).labels
     pairs = write_task([("sun", "rain", label) for label in labels] * 4, [("sun", "a", labels[0])], name="pairs")
     choice = tmp_path / "choice.toml"
-    choice.write_text(
-        weather.read_text().replace("text = ", 'kind = "choice"\nchoices = ["text0", "text0"]\ntext = '), "utf-8"
-    )
+    choice.write_text(weather.read_text().replace("text = ", 'kind = "choice"\nchoices = ["a", "b"]\ntext = '), "utf-8")
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("sentence\nthe sun\n")
     for folder, table, task, message in (
@@ -113,6 +111,11 @@ def test_what_does_not_fit_is_said_in_one_sentence(
     ):
         with pytest.raises(UserError, match=message):
             predict(folder, table, task, out=out)
+    with pytest.raises(UserError, match=r"cannot be written as \.jsonl"):
+        predict(saved, rows, weather, out=tmp_path / "out.jsonl")
+    twin = write_task([("sun", label) for label in labels] * 4, [("sun", labels[0])], name="twin")
+    with pytest.raises(UserError, match="was not fine-tuned on the task 'twin'"):
+        predict(saved, rows, twin, out=out)
     assert not out.exists()
     more = tmp_path / "more.tsv"
     more.write_text("no column of this name\n")

@@ -16,11 +16,11 @@ from huggingface_hub import constants
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import REFUSED
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.exporting.budget_files import trained_from_scratch
 from daybreak.exporting.hub import MODEL_FILES, PINNED, dataset_folder, local_folder, push_to_hub
-from daybreak.core.run_folder import REFUSED
 from daybreak.models.crammed import AUTO_MAP, MODELLING_FILES
 from daybreak.models.importing import read_weights
 from daybreak.schemas.run import Manifest

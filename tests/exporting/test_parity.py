@@ -22,13 +22,13 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenize
 
 from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.errors import UserError
+from daybreak.core.run_folder import REFUSED
 from daybreak.core.serialization import to_dict
 from daybreak.data.sequences.sampler import StreamRows
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.exporting import parity
 from daybreak.exporting.hugging_face import write_model_folder
-from daybreak.core.run_folder import REFUSED
 from daybreak.exporting.parity import check_parity, verdict
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ from daybreak.core.terminal import duration, say, working
 from daybreak.evaluation.finetuning.results import merge_result, read_results
 from daybreak.evaluation.glue_server.submission import (
     ARCHIVE,
+    FILES,
     best_predictions,
     check_rows,
     check_submission,
@@ -165,6 +166,12 @@ def evaluate(
         names = [one.model_name for one in earlier if one.weights == weights and one.model_name]
         if names and source.name not in names and results_file.parent == source.usual:
             source = replace(source, name=names[0])  # the folder was renamed, and the model is the same
+        if results_file.parent != source.usual and any(
+            one.model_name == source.name and one.weights not in ("", weights) for one in earlier
+        ):
+            name = f"{source.name}-{weights[:6]}"
+            say(f"'{results_file.parent}' has results of another model named {source.name}: this one is {name}.")
+            source = replace(source, name=name)
         for task in found:
             if task.unlabeled_train and not chosen.distillation_of(task) and not untrained:
                 say(f"The unlabeled rows of {task.name} are not used by {chosen.name}. --protocol distilled uses them.")
@@ -271,14 +278,14 @@ def _run_evaluations(
     price: float | None,
     within: float | None,
     overwrite: bool,
-    saved: Collection[str],
+    targets: Mapping[str, Path],
 ) -> Iterator[tuple[TaskEvaluation, list[FinetuningRun]]]:
     """Print a forecast and run the fine-tunings; tasks that others start from come first."""
     from daybreak.evaluation.finetuning.parallel import thread_count
     from daybreak.evaluation.finetuning.task_evaluation import forecast, planned_from, run_all, stages
 
     def planned(stage: Sequence[TaskEvaluation]) -> list[TaskEvaluation]:
-        return [each.planned(overwrite=overwrite, keep=each.data.task.name in saved or each.is_start) for each in stage]
+        return [each.planned(overwrite=overwrite, target=targets.get(each.data.task.name)) for each in stage]
 
     threads = thread_count(workers, backend)
     with working("Timing the fine-tunings"):
@@ -319,6 +326,13 @@ def _check_submission(tasks: Sequence[Task], folder: Path) -> None:
             raise UserError(
                 f"Both {whole[task.whole]} and {task.name} predict the test file of {task.whole}.", "Give only one."
             )
+        targets = {(folder / f"{name}.tsv").resolve() for name in FILES}
+        for path in (*task.paths, *(file.path for file in task.unlabeled)):
+            if path.resolve() in targets:
+                raise UserError(
+                    f"The submission would replace '{path}', a file of {task.name}.",
+                    "Choose another folder with --submission.",
+                )
         for file in task.unlabeled:
             check_rows(file.name, len(kind_of(task).load_unlabeled(task, file.name)))
     make_folder(folder)
@@ -351,8 +365,8 @@ def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> d
     if save is None:
         return {}
     folders = {tasks[0].name: save} if len(tasks) == 1 else {task.name: save / task.name for task in tasks}
-    for folder in folders.values():
-        check_save_folder(folder)
+    for task, folder in folders.items():
+        check_save_folder(folder, task)
         if RunFolder(folder).cells.exists() or results_file.resolve().is_relative_to(folder.resolve()):
             raise UserError(f"'{folder}' contains results.", "Choose another folder with --save.")
         make_folder(folder.parent)
@@ -360,21 +374,23 @@ def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> d
 
 
 def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
-    other = result.scores.get(f"mismatched_{result.metric}")
+    others = [(part, result.scores.get(f"{part}_{result.metric}")) for part in ("mismatched", "test")]
     seeds = len(result.seeds)
     spread = f" +- {result.spread:.3f}" if seeds > 1 else ""
-    leaked = data.leaked_rows
     parts = [
         f"{result.task} ({result.model}): {result.metric} {result.mean:.3f}{spread}",
         f"median {result.median:.3f} of {seeds} seeds" if seeds > 1 else "1 seed",
-        f"mismatched {statistics.fmean(other):.3f}" if other else "",
+        *(f"{part} {statistics.fmean(scores):.3f}" for part, scores in others if scores),
         f"constant answer {result.baseline:.3f}",
         f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag-of-words baseline",
         result.bag_of_words_part,
         f"both averaged {statistics.fmean(result.combined):.3f}" if result.combined else "",
         f"{result.training_size} train and {result.reported_rows:,} {result.reported} rows",
         f"{data.skipped} rows skipped" if data.skipped else "",
-        f"{leaked:,} of {len(data.dev):,} dev rows are also training rows" if leaked else "",
+        *(
+            f"{leaked:,} of {len(data.parts[part]):,} {part} rows are also training rows"
+            for part, leaked in data.leaked_rows.items()
+        ),
         result.selection if result.settings_tried else "",
         duration(result.seconds) if new else f"all fine-tunings were finished ({duration(result.seconds)})",
     ]

@@ -393,9 +393,12 @@ def _label(columns: Sequence[Column], path: Path) -> tuple[Column, str]:
     numbers = [column for column in usable if column.is_numeric and len(column.counts) > 1]
     if numbers:
         return numbers[-1], f"{numbers[-1]}, the last column of numbers: {_values(numbers[-1])}"
+    named = next((column for column in columns if column.name in LABELS), None)
     raise UserError(
         f"No column of '{path}' looks like a label: none has short values that are repeated often, or numbers.",
-        "Call the column of labels 'label', or write the task file by hand (docs/own_task.md).",
+        f"Give {named} at least two values that are repeated."
+        if named
+        else "Call the column of labels 'label', or write the task file by hand (docs/own_task.md).",
     )
 
 

@@ -64,6 +64,7 @@ def predict(
     from daybreak.evaluation.baselines.bag_of_words import bag_of_words as fit_and_evaluate
     from daybreak.evaluation.finetuning.classifier import load_classifier
     from daybreak.evaluation.finetuning.finetune import predict as outputs_of
+    from daybreak.evaluation.finetuning.fingerprints import task_digest
     from daybreak.evaluation.finetuning.jobs import training_subset
     from daybreak.evaluation.tasks.batches import Padding
     from daybreak.evaluation.tasks.kinds import kind_of, load_task
@@ -85,6 +86,8 @@ def predict(
         raise UserError(f"'{file}' is part of the input and would be overwritten.", "Choose another file with --out.")
     if file.is_dir():
         raise UserError(f"'{file}' is a folder.", "Name a file in it with --out.")
+    if file.suffix.lower() not in (".csv", ""):
+        raise UserError(f"Predictions cannot be written as {file.suffix}.", "Name a .csv file with --out.")
     ending = path.suffix.lower()
     format = described.format if ending == described.train.suffix.lower() else ending.lstrip(".")
     if format not in FORMATS:
@@ -96,10 +99,16 @@ def predict(
     facts = model.config.fine_tuning
     texts = facts.get("texts", len(described.text))  # unknown in classifiers of version 0.1
     same = names == data.labels and texts == len(described.text)
-    if not same or kind.numeric != (model.config.problem_type == "regression"):
+    files = task_digest(described)
+    known = facts.get("task") in (None, described.name) or facts["task_files"] == files
+    if not (same and known) or kind.numeric != (model.config.problem_type == "regression"):
         raise UserError(
             f"The classifier in '{folder}' was not fine-tuned on the task '{described.name}'.",
             "Name its own task file with --task.",
+        )
+    if bag_of_words and facts.get("task_files", files) != files:
+        say(
+            f"Warning: the files of '{described.name}' changed after the fine-tuning, and the bag of words learns them."
         )
     cells = read_table(path, described.text, format=format, header=described.header, whole=True)
     make_folder(file.parent)

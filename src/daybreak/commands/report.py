@@ -60,10 +60,14 @@ def main(arguments: Sequence[str]) -> None:
     if not options.runs:
         raise UserError("No run folder is given.", "Put it first: daybreak report RUN --out report.html.")
     if options.table:
+        if options.open or options.format != ReportOptions.format or not options.text:
+            raise UserError("--table prints a table and no page.", "Leave out --open, --format and --no-text.")
         written = glue_scores(options.runs, options.out)
         print(written if options.out is None else options.out)
         return
     ending = options.out.suffix[1:].lower() if options.out else ""
+    if ending not in ("", "htm", *FORMS) and options.format == ReportOptions.format:
+        raise UserError(f"A report cannot be written as .{ending}.", "Name a file that ends in .html or .md.")
     if ending in FORMS and ending != options.format:
         if options.format != ReportOptions.format:
             raise UserError(f"'{options.out}' does not end in .{options.format}.", "Rename it, or leave out --format.")
@@ -214,6 +218,8 @@ def _check_same_training(a: TaskResult, b: TaskResult) -> None:
             f"The two models were fine-tuned on different numbers of rows, {a.training_size} and {b.training_size}.",
             "Evaluate both on the same files.",
         )
+    if a.labels != b.labels or not a.has_files_of(b):
+        raise UserError("The two models were fine-tuned on other files.", "Evaluate both on the same files.")
 
 
 def _pairs(runs: Sequence[RunRecords]) -> Iterator[tuple[_Side, _Side]]:

@@ -63,11 +63,12 @@ class TaskPair:
 def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
     """Pair the two results of each task and model, in the order of their first appearance.
 
-    Results on other numbers of examples, or with another headline metric, are apart: the task changed between them.
+    Results on other files or numbers of examples, or with another headline metric, are apart: the task changed between
+    them.
     """
-    found: dict[tuple[str, str, str, str, int, int, int], dict[str, TaskResult]] = {}
+    found: dict[tuple[str, str, str, str, str, int, int, int], dict[str, TaskResult]] = {}
     for result in results:
-        measured = result.metric, result.train_rows, result.unlabeled_rows, result.reported_rows
+        measured = result.metric, result.files, result.train_rows, result.unlabeled_rows, result.reported_rows
         found.setdefault((result.protocol, result.task, result.model_name, *measured), {})[result.model] = result
     return [
         TaskPair(

@@ -64,6 +64,10 @@ def find_tasks(names: Sequence[str], task_dir: str | Path | None) -> list[Task]:
     spelled = spelled_out(names)
     if not spelled:
         raise UserError("No task was named.", "Name some with --tasks, such as glue5 or the path of a .toml file.")
+    if task_dir and all(name.endswith(".toml") for name in spelled):
+        raise UserError(
+            f"--task-dir '{task_dir}' is not used: a task file has the paths of its own files.", "Leave it out."
+        )
     folder = _local_folder(task_dir, spelled) if task_dir else None
     found: dict[str, Task] = {}
     for name in spelled:

@@ -188,8 +188,9 @@ def _score(result: TaskResult | None) -> Inline | None:
     details = [small(", ".join(map(score, values)))]
     if len(result.seeds) > 1:
         details.append(small(f"median {score(result.median)}"))
-    if mismatched := result.scores.get(f"mismatched_{result.metric}"):
-        details.append(small(join("mismatched ", _mean(mismatched))))
+    for part in ("mismatched", "test"):
+        if other := result.scores.get(f"{part}_{result.metric}"):
+            details.append(small(join(f"{part} ", _mean(other))))
     return join(_mean(values or [result.mean]), *details)
 
 

@@ -92,6 +92,8 @@ class TaskResult:
     """Name of the run's or the model's folder."""
     weights: str = ""
     """Digest of the model, which distinguishes models of the same name."""
+    files: str = ""
+    """Digest of the labeled files and of how they are read; empty in results of earlier versions."""
     kind: str
     metric: str
     """Name of the headline metric, a key of ``scores``; it begins with ``test_`` if test is reported instead of dev."""
@@ -141,6 +143,10 @@ class TaskResult:
     def key(self) -> tuple[str, str, str, str]:
         """Identity of the result; a newer result with the same key replaces it."""
         return self.protocol, self.task, self.model_name, self.model
+
+    def has_files_of(self, other: TaskResult) -> bool:
+        """Whether both results are from the same labeled files, as far as that is known."""
+        return not (self.files and other.files) or self.files == other.files
 
     @property
     def training_size(self) -> str:

@@ -140,7 +140,7 @@ def test_our_export_is_fine_tuned_saved_and_loaded_again(
     model = build_classifier(crammed, kind, data.labels, 0, untrained=False).eval()
     assert build_classifier(crammed, kind, data.labels, 0, untrained=True).config.num_labels == 2
     batch = load_tokenizer(crammed)(["the sun", "cold rain in winter"], padding=True, return_tensors="pt")
-    save_classifier(model, crammed, tmp_path / "saved", length=64, most_train_rows=None, texts=1)
+    save_classifier(model, crammed, tmp_path / "saved", {"length": 64, "most_train_rows": None, "texts": 1})
     assert not modules.exists()
     set_dropout(model.train(), 0.0)
     quiet = model(**batch).logits
@@ -155,16 +155,16 @@ def test_our_export_is_fine_tuned_saved_and_loaded_again(
 def test_only_a_saved_classifier_is_replaced_by_another(crammed: Path, tmp_path: Path) -> None:
     """The config of a pretrained crammed model names classes of classifiers, too."""
     model = build_classifier(crammed, KINDS["classification"], LABELS, 0, untrained=True)
-    save_classifier(model, crammed, tmp_path / "saved", length=64, most_train_rows=None, texts=1)
+    save_classifier(model, crammed, tmp_path / "saved", {"length": 64, "most_train_rows": None, "texts": 1})
     earlier = shutil.copytree(tmp_path / "saved", tmp_path / "earlier")
     change_config(earlier, fine_tuning=None)
-    check_save_folder(tmp_path / "saved")
+    check_save_folder(tmp_path / "saved", "weather")
     (tmp_path / "looked at").mkdir()
     (tmp_path / "looked at" / ".DS_Store").touch()
-    check_save_folder(tmp_path / "looked at")
+    check_save_folder(tmp_path / "looked at", "weather")
     for other in (crammed, earlier):
         with pytest.raises(UserError, match="is not empty and holds no classifier saved by this version"):
-            check_save_folder(other)
+            check_save_folder(other, "weather")
 
 
 @pytest.mark.parametrize("name", KINDS)

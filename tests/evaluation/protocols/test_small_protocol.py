@@ -28,6 +28,7 @@ from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
 from daybreak.evaluation.finetuning.fingerprints import fingerprint
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.finetuning.jobs import encode_task, initial_model, run_job, training_subset
+from daybreak.evaluation.finetuning.target_units import standardized
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
@@ -383,6 +384,12 @@ def test_no_dev_row_is_read_before_training_ends(
         run_job(job, lambda share, loss: shares.append(share))
     assert shares == pytest.approx([step / len(shares) for step in range(1, len(shares) + 1)])
     assert len(shares) == job.setting.epochs * 640 / job.setting.batch
+
+
+@pytest.mark.parametrize("numbers", [[1.7e9 + number for number in range(9)], [1e31, 2e31, 3e31]])
+def test_numbers_that_a_model_cannot_tell_apart_are_refused(numbers: list[float]) -> None:
+    with pytest.raises(UserError, match="which a model cannot tell apart"):
+        standardized(LabeledRows([("sun",)] * len(numbers), numbers))
 
 
 def test_a_number_starts_from_the_training_mean(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_a_text_may_be_longer_than_the_csv_module_allows_by_itself(tmp_path: Pat
         ("\t".join(f"c{i}" for i in range(21)) + "\ny\n", ("d",), {}, "'c19', ..."),
         ('{"0": 1}\n', (1,), {"format": "jsonl"}, "no column '1': it holds '0'"),
         ("no json\n", ("b",), {"format": "jsonl"}, "1 of the 1 rows"),
+        ('[{"a": 1}]\n', ("a",), {"format": "jsonl"}, "line 1, for example, is not a JSON object"),
         ("no parquet", ("b",), {"format": "parquet"}, "cannot be read as parquet"),
         ("", ("b",), {"format": "parquet"}, "cannot be read as parquet"),
     ],
@@ -164,6 +165,12 @@ def test_refusals(tmp_path: Path, text: str, columns: tuple[str, ...], options: 
         read_table(path, columns, **{"format": "tsv", "header": True, **options})  # type: ignore[arg-type]
     assert fault in caught.value.sentence
     assert str(path) in caught.value.sentence
+
+
+def test_rows_without_a_label_have_a_place(tmp_path: Path) -> None:
+    rows = "".join(f"text {number},{'x' if number % 2 else ''}\n" for number in range(20))
+    with pytest.raises(UserError, match=r"rows without a label to a file of their own \(unlabeled = FILE\)"):
+        read_table(written(tmp_path, f"a,b\n{rows}"), ("a", "b"), format="csv", header=True)
 
 
 def test_broken_encoding_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.files import is_empty, parse_json, whole_folder
+from daybreak.core.files import is_empty, parse_json, read_json, whole_folder, write_json
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
@@ -307,31 +307,51 @@ def _with_own_code(model: PooledClassifier, tokenizer: Any) -> Any:
     return found.eval()
 
 
-def check_save_folder(folder: Path) -> None:
-    """Check that a folder is empty or holds an earlier classifier that ``save_classifier`` wrote."""
+def check_save_folder(folder: Path, task: str) -> None:
+    """Check that a folder is empty or holds only an earlier classifier of the task, which ``save_classifier`` wrote."""
     if not folder.exists():
         return
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a folder.", "Choose another folder with --save.")
-    if not is_empty(folder) and not _is_saved_classifier(_config_json(folder)):
+    if is_empty(folder):
+        return
+    config = _config_json(folder)
+    if not _is_saved_classifier(config):
         raise UserError(
             f"'{folder}' is not empty and holds no classifier saved by this version.",
             "Choose another folder with --save.",
         )
+    facts = config["fine_tuning"]
+    if facts.get("task", task) != task:
+        raise UserError(
+            f"'{folder}' holds the classifier of the task '{facts['task']}'.", "Choose another folder with --save."
+        )
+    saved = facts.get("saved")  # unknown in classifiers of earlier versions
+    visible = [each for each in folder.iterdir() if not each.name.startswith(".")]
+    others = [each.name for each in visible if (each.is_dir() if saved is None else each.name not in saved)]
+    if others:
+        raise UserError(
+            f"'{folder}' holds an earlier classifier and '{min(others)}', which would be deleted.",
+            "Move that away, or choose another folder with --save.",
+        )
 
 
-def save_classifier(
-    model: Any, source: Path, folder: Path, *, length: int, most_train_rows: int | None, texts: int
-) -> None:
+def saved_fingerprint(folder: Path) -> str:
+    """Return the fingerprint of the fine-tuning whose classifier is in the folder; empty if there is none."""
+    facts = _config_json(folder).get("fine_tuning") if folder.is_dir() else None
+    return str(facts.get("fingerprint", "")) if isinstance(facts, dict) else ""
+
+
+def save_classifier(model: Any, source: Path, folder: Path, facts: Mapping[str, Any]) -> None:
     """Write the model and its tokenizer as a Hugging Face folder, atomically.
 
     A stock head needs no code. For one of Daybreak's own, the folder contains its code (``modeling_classifier``). The
-    keywords stand in config.json for ``daybreak predict``.
+    facts about the fine-tuning stand in config.json, with the names of all files.
     """
     tokenizer = load_tokenizer(source)  # loaded again, because the one in use has its truncation set
     if isinstance(model, PooledClassifier):
         model = _with_own_code(model, tokenizer)
-    model.config.fine_tuning = {"length": length, "most_train_rows": most_train_rows, "texts": texts}
+    model.config.fine_tuning = dict(facts)
     with whole_folder(folder) as new:
         new.mkdir(parents=True)
         with quiet_transformers():
@@ -340,3 +360,6 @@ def save_classifier(
         if model.config.model_type == MODEL_TYPE:
             for name, ours in MODELLING_FILES.items():
                 shutil.copyfile(ours, new / name)
+        config = read_json(new / "config.json")
+        config["fine_tuning"]["saved"] = sorted(each.name for each in new.iterdir())
+        write_json(new / "config.json", config)

@@ -162,6 +162,8 @@ class FinetuningJob:
     """Digest of the unlabeled files, which are then predicted too; empty if they are not."""
     source: str
     """Digests of the files of the model and the task: the key of the cache of encoded rows."""
+    files: str
+    """Digest of the labeled files of the task, for the result."""
     fingerprint: str
     keep: Path | None = None
     """Save the fine-tuned model in this folder."""
@@ -250,14 +252,15 @@ def _run(job: FinetuningJob, kept: FinetuningRun | None, show: Show) -> Finetuni
             f"{score(kept.scores[job.task.metric])} as in the results, because it is trained again on another device."
         )
     if job.keep is not None:  # last: if it fails, the run is not lost
-        save_classifier(
-            model,
-            job.folder,
-            job.keep,
-            length=rows.length,
-            most_train_rows=job.protocol.train_rows,
-            texts=len(job.task.text),
-        )
+        facts = {
+            "task": job.task.name,
+            "task_files": job.files,
+            "texts": len(job.task.text),
+            "length": rows.length,
+            "most_train_rows": job.protocol.train_rows,
+            "fingerprint": job.fingerprint,
+        }
+        save_classifier(model, job.folder, job.keep, facts)
     return kept or run
 
 

@@ -42,7 +42,8 @@ def merge_result(path: Path, result: TaskResult) -> None:
             fcntl.flock(folder, fcntl.LOCK_EX)
         found = read_results(path)
         old = next((old for old in found if old.key == result.key), result)
-        if (old.labels, old.training_size, old.dev_rows) != (result.labels, result.training_size, result.dev_rows):
+        rows, old_rows = ((each.labels, each.training_size, each.dev_rows) for each in (result, old))
+        if rows != old_rows or not result.has_files_of(old):
             say(
                 f"The earlier result of '{result.task}' was measured on other rows and is replaced. "
                 "If it belongs to another task, give one of the two another name."

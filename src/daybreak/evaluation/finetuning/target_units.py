@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from daybreak.core.errors import UserError
 from daybreak.evaluation.tasks.task import LabeledRows
+
+LARGEST, FEWEST_DIGITS = 1e30, 1e-5
+"""Largest target, and smallest standard deviation of targets in units of their mean."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,16 @@ class Units:
 
 
 def standardized(rows: LabeledRows) -> tuple[LabeledRows, Units]:
-    """Return rows with standardized targets, and their former units; constant targets become 0."""
+    """Return rows with standardized targets, and their former units; constant targets become 0.
+
+    Raises:
+        UserError: the numbers are too large for float32, or it has too few digits to tell them apart.
+    """
     units = Units(statistics.fmean(rows.targets), statistics.pstdev(rows.targets) or 1.0)
+    if max(map(abs, rows.targets)) > LARGEST or units.deviation < FEWEST_DIGITS * abs(units.mean):
+        raise UserError(
+            f"The numbers of the task have a mean of {units.mean:.3g} and a standard deviation of "
+            f"{units.deviation:.3g}, which a model cannot tell apart.",
+            "Subtract a constant from them, or divide them by one.",
+        )
     return replace(rows, targets=[(target - units.mean) / units.deviation for target in rows.targets]), units

@@ -20,7 +20,7 @@ from daybreak.core.files import copy_files, whole_folder
 from daybreak.core.terminal import duration, working
 from daybreak.evaluation.baselines.bag_of_words import bag_of_words
 from daybreak.evaluation.finetuning.baseline_files import read_or_make
-from daybreak.evaluation.finetuning.classifier import load_config, load_tokenizer
+from daybreak.evaluation.finetuning.classifier import load_config, load_tokenizer, saved_fingerprint
 from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabeled_digest
 from daybreak.evaluation.finetuning.forecast import job_seconds, waiting_seconds
 from daybreak.evaluation.finetuning.jobs import (
@@ -111,7 +111,7 @@ class TaskEvaluation:
         random = self.untrained and not self.chained
         unlabeled = unlabeled_digest(task) if self.unlabeled else ""
         model = model_digest(self.folder, random)
-        rows = task_digest(task, soft_targets=bool(protocol.distillation))
+        files, rows = task_digest(task), task_digest(task, soft_targets=bool(protocol.distillation))
         side = "untrained" if self.untrained else "pretrained"
         cells = self._folder / _slug(f"{self.model_name}-{side}")
         return tuple(
@@ -128,23 +128,26 @@ class TaskEvaluation:
                 unlabeled_digest=unlabeled,
                 file=cells.resolve() / f"{_slug(str(setting))}-seed-{seed}.json",
                 source=f"{model} {rows} {unlabeled}",
+                files=files,
                 fingerprint=fingerprint(model, rows, protocol, setting, seed, random),
             )
             for setting in settings
             for seed in range(self.seeds)
         )
 
-    def planned(self, *, overwrite: bool = False, keep: bool = False) -> TaskEvaluation:
+    def planned(self, *, overwrite: bool = False, target: Path | None = None) -> TaskEvaluation:
         """Return this evaluation with its jobs and an estimate of their time.
 
         The estimate runs a few training steps, which also shows whether the model and the rows fit each other.
 
         Args:
             overwrite: remove the runs of earlier calls.
-            keep: save the model of the first seed. With several settings, ``keep_model`` does so later.
+            target: folder for the model of the first seed, which is saved unless it is there. With several settings,
+                ``keep_model`` does so later.
         """
         jobs = self.all_jobs()
-        if keep and len(jobs) == self.seeds:
+        missing = target is not None and (overwrite or saved_fingerprint(target) != jobs[0].fingerprint)
+        if (self.is_start or missing) and len(jobs) == self.seeds:
             jobs = (jobs[0].keeping_model(), *jobs[1:])
         if overwrite:
             for job in jobs:
@@ -186,6 +189,7 @@ class TaskEvaluation:
             model="untrained" if self.untrained else "pretrained",
             model_name=self.model_name,
             weights=self.weights,
+            files=self.jobs[0].files,
             kind=data.task.kind,
             metric=headline,
             scores=scores,
@@ -376,10 +380,12 @@ def run_all(
 
 
 def keep_model(evaluation: TaskEvaluation, result: TaskResult, target: Path) -> None:
-    """Move the model of the first seed of the selected setting to ``target``."""
+    """Move the model of the first seed of the selected setting to ``target``, unless it is there."""
     chosen = (result.settings["epochs"], result.settings["learning_rate"])
     first = next(job for job in evaluation.jobs if (job.setting.epochs, job.setting.rate) == chosen)
     job = first.keeping_model()
+    if saved_fingerprint(target) == job.fingerprint and not (job.keep and job.keep.is_dir()):
+        return
     with working(f"{result.task}, model to keep") as work, resource_errors(job):
         run_job(job, lambda fraction, loss: work.show(fraction, f"loss {loss:.3f}"))
     assert job.keep is not None

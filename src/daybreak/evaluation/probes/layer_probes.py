@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabeledRows, length
         task=task.name,
         kind=task.kind,
         metric=task.metric,
-        constant=kind.score(kind.constant(data, data.dev), data.labels)[task.metric],
+        constant=kind.score(kind.constant(replace(data, train=train), data.dev), data.labels)[task.metric],
         train_rows=len(train),
         dev_rows=len(data.dev),
         layers=layers,

@@ -49,6 +49,8 @@ class Fault:
     remedy: str
 
 
+NO_OBJECT = Fault("is not a JSON object", "Write one object per line.")
+LACKING = "Check the columns, the format and whether the file has a header."
 Numbered = Iterator[tuple[int, list[str | None] | Fault]]
 """(1-based line number, values of the requested columns, None for a missing one); an empty list for an empty line."""
 
@@ -131,10 +133,12 @@ def location(path: Path, number: int) -> str:
 def _gathered(lines: Numbered, path: Path, columns: Columns, texts: int, whole: bool) -> TableRows:
     lacking = Fault(
         f"lacks a value for one of {_listed(columns)}",
-        "Check the columns, the format and whether the file has a header.",
+        "Give every row a value, or leave such rows out." if whole else LACKING,
     )
-    if whole:
-        lacking = Fault(lacking.text, "Complete it, or restore the file as it was published.")
+    unlabeled = Fault(
+        lacking.text,
+        "Check the column of the label, or move rows without a label to a file of their own (unlabeled = FILE).",
+    )
     rows: list[tuple[str, ...]] = []
     numbers: list[int] = []
     faults: Counter[Fault] = Counter()
@@ -152,7 +156,7 @@ def _gathered(lines: Numbered, path: Path, columns: Columns, texts: int, whole: 
                 rows.append(tuple(nfc(cell or "") for cell in row))
                 numbers.append(number)
                 continue
-            row = lacking
+            row = unlabeled if not whole and any(filled[:texts]) and all(filled[texts:-1]) else lacking
         if whole:
             fault = f"{location(path, number)} {row.text}, and every row of this file has to be answered."
             raise UserError(fault, row.remedy)
@@ -282,22 +286,24 @@ def _twice(path: Path, column: str) -> UserError:
 def _read_objects(file: TextIO, path: Path, columns: Columns) -> Numbered:
     names = [str(column) for column in columns]
     there: dict[str, None] = {}
-    lines: list[tuple[int, list[Any]]] = []
+    lines: list[tuple[int, list[Any] | Fault]] = []
     for number, line in enumerate(file, start=1):
-        values: list[Any] = []
+        values: list[Any] | Fault = []
         if line.strip():
             try:
-                value = json.loads(line)
+                found = json.loads(line)
             except (ValueError, RecursionError):
-                value = None
-            found = value if isinstance(value, dict) else {}
-            there.update(dict.fromkeys(found))
-            values = [found.get(name) for name in names]
+                found = None
+            if isinstance(found, dict):
+                there.update(dict.fromkeys(found))
+                values = [found.get(name) for name in names]
+            else:
+                values = NO_OBJECT
         lines.append((number, values))
     if there and (missing := [name for name in names if name not in there]):
         raise _no_column(path, missing[0], list(there))
     for number, values in lines:
-        yield number, _cells(values, names)
+        yield number, values if isinstance(values, Fault) else _cells(values, names)
 
 
 def _cells(values: Sequence[Any], names: Sequence[str]) -> list[str | None] | Fault:

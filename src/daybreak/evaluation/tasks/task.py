@@ -121,10 +121,11 @@ class TaskRows:
         return {"dev": self.dev, **{name: rows for name, rows in others.items() if rows is not None}}
 
     @property
-    def leaked_rows(self) -> int:
-        """The number of dev rows whose texts are those of a training row."""
+    def leaked_rows(self) -> dict[str, int]:
+        """The number of rows of each scored part whose texts are those of a training row, if there are any."""
         known = set(map(tuple, self.train.texts))
-        return sum(tuple(texts) in known for texts in self.dev.texts)
+        found = {part: sum(tuple(texts) in known for texts in rows.texts) for part, rows in self.parts.items()}
+        return {part: number for part, number in found.items() if number}
 
 
 def load_table(task: Task, *, numbers: bool = False) -> TaskRows:

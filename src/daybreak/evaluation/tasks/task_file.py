@@ -75,6 +75,10 @@ def read_task_file(path: Path) -> Task:
     label = _column(path, "label", values["label"], numbered=kind.name == "tokens")
     if label in (*text, *choices):
         raise _unfit(path, f"has label = {label!r}, which is also a column of text.", "Name another column.")
+    if len({*text, *choices}) < len(text) + len(choices):
+        raise _unfit(path, "names a column of text twice.", "Name each column once.")
+    if "header" in values and kind.name in KIND_FORMATS:
+        raise _unfit(path, f"has header, which files of the kind {kind.name} do not have.", "Remove header.")
     if "unlabeled" in values and kind.name != "classification":
         raise _unfit(path, f"has unlabeled rows, and its kind is {kind.name}.", "Remove unlabeled.")
     return Task(
