@@ -330,6 +330,11 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Half(share=0.25))
     assert recipe.name == "mine" and recipe.schedule(0.9) == 0.25
     assert from_dict(Recipe, to_dict(recipe)) == recipe  # while its file is imported, its kinds are known
     path.write_text("recipes = 1\n")
+    (tmp_path / "typed.py").write_text(
+        "from dataclasses import replace\nimport daybreak\nrecipe = replace(daybreak.load_recipe('tiny'), batch='16')\n"
+    )
+    with pytest.raises(UserError, match=r"typed.py' cannot be used: The field 'batch' holds '16', not int"):
+        load_recipe(tmp_path / "typed.py")
     with pytest.raises(UserError, match="defines no 'recipe'"):
         load_recipe(path)
 

@@ -70,6 +70,10 @@ def widen_narrow_terminal() -> None:
         os.environ["COLUMNS"] = str(MIN_COLUMNS)
 
 
+def _resumes(arguments: list[str], again: str) -> str:
+    return f"; the {again} resumes" if arguments and arguments[0] in RESUMABLE else ""
+
+
 def run_command(arguments: list[str]) -> int:
     """Run a command, print what goes wrong, and return the exit code."""
     again = "same command without --overwrite" if {"--overwrite", "--fresh"} & set(arguments) else "same command"
@@ -83,10 +87,9 @@ def run_command(arguments: list[str]) -> int:
     except PeerLost as lost:
         return _complain(f"{lost} The {again} {'resumes' if arguments[0] in RESUMABLE else 'starts again'}.")
     except Interrupted as stop:
-        resumes = f"; the {again} resumes" if arguments and arguments[0] in RESUMABLE else ""
-        return _complain(f"stopped{resumes}.", stop.exit_code)
+        return _complain(f"stopped{_resumes(arguments, again)}.", stop.exit_code)
     except KeyboardInterrupt:
-        return _complain("stopped.", 130)
+        return _complain(f"stopped{_resumes(arguments, again)}.", 130)
     except MemoryError:
         return _report_full_memory(arguments, again)
     except BrokenPipeError:

@@ -161,7 +161,7 @@ class Recipe:
         check_choice("--precision", self.precision, calibration.PRECISIONS)
         check_choice("--compile", self.compile, COMPILE)
         check_option("--max-grad-norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0")
-        check_option("--optimizer.lr", self.optimizer.lr, self.optimizer.lr > 0, "above 0")
+        check_option("--optimizer.lr", self.optimizer.lr, 0 < self.optimizer.lr < math.inf, "above 0")
         if abs(self.seed) > MOST_SEED:
             raise UserError(f"--seed {self.seed} is too large.", f"Choose one up to {MOST_SEED:,}.")
         check_choice("--devices.rate-rule", self.devices.rate_rule, RATE_RULES)
@@ -418,11 +418,14 @@ def with_whole_paths(recipe: Recipe) -> Recipe:
 def first_difference(before: Recipe, now: Recipe) -> str | None:
     """The dotted name of the first field in which the recipe of a run and that of a command differ, or None.
 
-    A folder that both start from counts as equal under any of its paths, and if it was moved under its name, as with
-    the run to another machine.
+    A budget may be written in another unit of time. A folder that both start from counts as equal under any of its
+    paths, and if it was moved under its name, as with the run to another machine.
     """
 
     def differ(name: str) -> bool:
+        if name == "budget":
+            budgets = [Budget.parse(recipe.budget) for recipe in (before, now)]
+            return len({(budget.amount, budget.unit) for budget in budgets}) > 1
         old, new = ours.get(name), theirs.get(name)
         if old == new or name not in FOLDERS or not (old and new):
             return bool(old != new)
@@ -450,4 +453,8 @@ def _from_python(path: Path) -> Recipe:
     recipe = getattr(import_file(path, read_code(path), "recipe"), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise UserError(f"'{path}' defines no 'recipe'.", "End the file with recipe = Recipe(...).")
+    try:
+        from_dict(Recipe, to_dict(recipe))  # the types, before a run reads its own recipe.json
+    except UserError as error:
+        raise UserError(f"The recipe in '{path}' cannot be used: {error.sentence}", "Correct that value.") from None
     return recipe

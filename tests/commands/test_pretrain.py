@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from small_models import small_recipe
 
 from daybreak.commands import pretrain
 from daybreak.commands.prepare import prepare
+from daybreak.commands.verify import verify
 from daybreak.core import terminal
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json, write_json
@@ -34,7 +36,7 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.pretraining.run_start import refuse_other_data
-from daybreak.recipe import load_recipe
+from daybreak.recipe import Origin, load_recipe
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import (
     BLOCK_BYTES,
@@ -108,6 +110,32 @@ def test_the_same_command_again_is_done_at_once(
 
 
 # ---------------------------------------------------------------- stopped, killed, resumed, verified
+
+
+def test_a_run_that_is_stopped_after_its_export_does_only_the_rest(
+    data: Path, shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    recipe = small_recipe(budget="30steps")
+
+    def stopped(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("daybreak.pretraining.run_end.check_parity", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain.pretrain(recipe, data=data, out=run)
+    kept, weights = read_json(run / "exported.json", Summary), (run / "model/model.safetensors").stat().st_mtime_ns
+    summary = pretrain.pretrain(replace(recipe, budget="30 steps"), data=data, out=run)
+    again = verify(run, data=data)
+    assert (
+        summary and summary.parity and summary.parity.passed and again is not None and summary.context_use is not None
+    )
+    rest = {"parity": None, "parity_seconds": kept.parity_seconds, "context_use": None}
+    assert replace(summary, **rest) == kept
+    assert (run / "model/model.safetensors").stat().st_mtime_ns == weights and not (run / "exported.json").exists()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    assert sum('"final": true' in line or '"final":true' in line for line in lines) == 1
 
 
 @pytest.mark.usefixtures("ungated")
@@ -433,7 +461,50 @@ def test_folders_that_cannot_be_used_are_refused(
         assert f"{flag} sets the second phase" in refused(
             *plain, "--data", data, "--out", tmp_path / "run", flag, value
         )
+    for flag, said in (
+        ("--finish.weight", "sets the embedding finish"),
+        ("--average.every", "sets the average"),
+        ("--ramp.batch-multiple", "sets the growth of the batch"),
+        ("--devices.reference", "belongs to the rule"),
+    ):
+        off = ["--finish.start", "1"] if "finish" in flag else []
+        assert f"{flag} {said}" in refused(*plain, *off, "--data", data, "--out", tmp_path / "run", flag, "4")
+    bert = ["pretrain", "bert-2018", "--size", "tiny", "--budget", "90s", "--schedule.warmup-steps", "9"]
+    assert "a budget of 90s has no fixed number of steps" in refused(*bert, "--data", data)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_is_chosen_by_its_place_and_not_by_the_file_of_its_classes(data: Path, refused: Refused) -> None:
+    assert "daybreak pretrain mini --data DATA" in refused("pretrain", "--recipe", "mini", "--data", data)
+    assert "daybreak pretrain own.py --data DATA" in refused("pretrain", "--recipe", "own.py", "--data", data)
+    assert "chooses no recipe" in refused("pretrain", "tiny", "--recipe", "mini", "--data", data)
+
+
+def test_a_continued_model_keeps_its_shape(finished: Path, run: Path, data: Path, refused: Refused) -> None:
+    start = ["pretrain", "tiny", "--data", data, "--budget", "40steps", "--init", finished]
+    for flag, value in (("--model.layers", "2"), ("--model.heads", "1"), ("--model.hidden-size", "64")):
+        assert f"{flag} would change the model that the run continues" in refused(*start, flag, value)
+    other = replace(small_recipe(budget="40steps"), origin=Origin(init=str(finished / "model")))
+    other = replace(other, model=replace(other.model, hidden_size=64))
+    with pytest.raises(UserError, match="have another size than in the recipe"):
+        pretrain.pretrain(other, data=data, out=run.parent / "other")
+    shutil.rmtree(run / "model")
+    said = refused("pretrain", "tiny", "--data", data, "--budget", "40steps", "--init", run)
+    assert "is not finished, so it has no model yet" in said and f"daybreak export {run} --out MODEL" in said
+
+
+def test_a_run_whose_source_is_gone_is_continued_by_itself(run: Path, data: Path, refused: Refused) -> None:
+    said = refused("pretrain", "--from", run.parent / "gone", "--extend", "20steps", "--data", data, "--out", run)
+    assert f"Continue that: daybreak pretrain {run} --data DATA --out {run}" in said
+
+
+def test_a_run_without_its_manifest_says_which_file_is_missing(
+    run: Path, data: Path, shape: list[str], refused: Refused
+) -> None:
+    for name in ("summary.json", "data.json"):
+        (run / name).unlink()
+    said = refused("pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", *shape)
+    assert "lacks its data.json. Restore that file, start again with --overwrite" in said
 
 
 def test_a_run_folder_whose_name_is_not_utf8_is_refused_before_it_exists(data: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -15,8 +16,10 @@ from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from daybreak.commands import COMMANDS
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
-from daybreak.core.serialization import Component
+from daybreak.core.run_folder import as_argument
+from daybreak.core.serialization import Component, to_dict
 
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
@@ -289,6 +292,8 @@ def split_recipe(command: str, flag: str, arguments: Sequence[str]) -> tuple[str
         raise UserError(f"The argument '{rest[0]}' belongs to no option.", f"Did you mean {flag} {rest[0]}?")
     path = Path(recipe)
     known = {recipe, FAMILY + recipe} & set(recipe_names()) or path.suffix in (".py", ".json")
+    if recipe and path.is_file() and not known and command == "pretrain":
+        raise UserError(f"'{recipe}' is not a recipe.", "Name a shipped recipe, a .py or .json file, or a run folder.")
     if recipe and path.exists() and not known and not (path / "recipe.json").is_file():
         raise UserError(f"'{recipe}' is not a recipe.", f"Did you mean daybreak {command} tiny {flag} {recipe}?")
     return recipe, rest
@@ -303,11 +308,23 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
 
     refuse_without(arguments, REQUIRES)
     given = given_flags(arguments)
-    load_recipe_file(value_of("--recipe", arguments))
     branch, init = value_of("--from", arguments), value_of("--init", arguments)
+    if (code := value_of("--recipe", arguments)) and not (code.endswith(".py") and (name or branch)):
+        raise UserError(
+            "--recipe names the Python file of your own classes and chooses no recipe.",
+            f"Put the recipe first: daybreak {command} {name or code} --data DATA.",
+        )
+    load_recipe_file(code)
     if branch:
         from daybreak.pretraining.starting_points import extend_run
 
+        started = Path(value_of("--out", arguments) or "")
+        if not (Path(branch) / "recipe.json").is_file() and (started / "recipe.json").is_file():
+            raise UserError(
+                f"'{branch}' is no run folder, and the run in '{started}' does not need it any more.",
+                f"Continue that: daybreak pretrain {shlex.quote(as_argument(started))} --data DATA "
+                f"--out {shlex.quote(str(started))}.",
+            )
         budget = value_of("--extend", arguments)
         if not budget or name or init or {"--size", "--faithful"} & given:
             raise UserError(
@@ -333,15 +350,72 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
     )
 
 
-def refuse_idle_phase(recipe: Recipe, arguments: Sequence[str]) -> None:
-    """Raise UserError for an option of the second phase if the run has one phase."""
-    if not recipe.phase2.enabled:
-        refuse_idle(
-            arguments,
+KEPT_SHAPE = ("pooling",)
+"""Fields of a model beside its dropouts that a continued run may change."""
+
+
+def refuse_idle_settings(default: Recipe, recipe: Recipe, arguments: Sequence[str]) -> None:
+    """Raise UserError for a setting that has no effect in ``recipe``, or that would change the shape of its start.
+
+    Args:
+        default: the recipe before the options.
+    """
+    ramps = recipe.ramp.fraction or recipe.ramp.microbatches
+    unit = Budget.parse(recipe.budget).unit
+    for used, flags, why, remedy in (
+        (
+            recipe.phase2.enabled,
             ("--phase2.length", "--phase2.batch", "--phase2.lr"),
             "sets the second phase, and this run has one phase.",
             "Add --phase2.start 0.9, which is the fraction of the run at which it starts",
-        )
+        ),
+        (
+            recipe.finish.enabled,
+            ("--finish.length", "--finish.weight"),
+            "sets the embedding finish, and this run has none.",
+            "Add --finish.start 0.9, which is the fraction of the run at which it starts",
+        ),
+        (
+            recipe.average.fraction,
+            ("--average.every",),
+            "sets the average of the weights, and this run has none.",
+            "Add --average.fraction 0.2, which is the averaged fraction of the run",
+        ),
+        (
+            ramps,
+            ("--ramp.batch-multiple",),
+            "sets the growth of the batch, and the batch of this run does not grow.",
+            "Add --ramp.fraction 0.6, which is the fraction of the run in which it grows",
+        ),
+        (
+            recipe.word_vectors.weight,
+            ("--word-vectors.tokens", "--word-vectors.window"),
+            "sets the word vectors, and this run starts without them.",
+            "Add --word-vectors.weight 0.8",
+        ),
+        (
+            recipe.devices.rate_rule != "none",
+            ("--devices.reference",),
+            "belongs to the rule for the learning rate of many devices, and this run has none.",
+            "Add --devices.rate-rule sqrt",
+        ),
+        (
+            unit == "steps" or (unit == "tokens" and not ramps),
+            ("--schedule.warmup-steps",),
+            f"counts steps, and a budget of {recipe.budget} has no fixed number of steps.",
+            "Give --schedule.warmup, a fraction of the run",
+        ),
+    ):
+        if not used:
+            refuse_idle(arguments, flags, why, remedy)
+    if not (recipe.origin.init or recipe.origin.branch):
+        return
+    before, now = to_dict(default.model), to_dict(recipe.model)
+    for name in before:
+        if before[name] != now[name] and name not in KEPT_SHAPE and "dropout" not in name:
+            raise UserError(
+                f"--model.{name.replace('_', '-')} would change the model that the run continues.", "Leave it out."
+            )
 
 
 def _refuse_class(recipe: Recipe, given: set[str]) -> None:

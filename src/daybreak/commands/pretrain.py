@@ -20,7 +20,7 @@ from daybreak.commands.options import (
     listed,
     load_chosen_recipe,
     parse,
-    refuse_idle_phase,
+    refuse_idle_settings,
     split_recipe,
 )
 from daybreak.core import world as worlds
@@ -47,7 +47,7 @@ from daybreak.pretraining.hardware_choices import (
     why_no_forecast,
     with_measurements,
 )
-from daybreak.pretraining.run_end import finish
+from daybreak.pretraining.run_end import exported, finish
 from daybreak.pretraining.run_start import (
     check_folder,
     check_tokenizer,
@@ -129,7 +129,7 @@ def parse_options(arguments: Sequence[str]) -> PretrainOptions:
     name, rest = split_recipe("pretrain", "--data", arguments)
     recipe = load_chosen_recipe("pretrain", name, rest)
     options = parse(PretrainOptions, "pretrain", rest, PretrainOptions(recipe=recipe, data=tyro.MISSING))
-    refuse_idle_phase(options.recipe, rest)
+    refuse_idle_settings(recipe, options.recipe, rest)
     return options
 
 
@@ -309,7 +309,8 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
     if world.is_first and fresh:
         alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
     try:
-        progress = _train(training, progress, job, remote)
+        if not world.broadcast(exported(run, progress) is not None):
+            progress = _train(training, progress, job, remote)
         # All ranks hold the same weights, so the first one finishes alone and the others do not wait.
         with working("Checking the model"):
             summary = finish(job, training, progress, watching.price) if world.is_first else None

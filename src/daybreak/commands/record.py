@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from daybreak.commands.verify import verify
 from daybreak.core.errors import UserError, check_option
 from daybreak.core.files import make_folder, read_json, whole_folder, write_json, write_text
 from daybreak.core.run_folder import RunFolder
-from daybreak.core.terminal import say
+from daybreak.core.terminal import is_first_process, say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import data_study_text, study_text
 from daybreak.schemas.records import RECORD_FILE, VERIFIED_STEPS
@@ -103,7 +102,7 @@ def record(
     make_folder(out)
     verified = verify(run, data=data, last=last)
     refuse_contradictions(folder, verified)
-    if os.environ.get("RANK", "0") != "0":  # all processes verify, the first one writes
+    if not is_first_process():  # all processes verify, the first one writes
         return target
     # Read after the repeated steps, during which an evaluation may have added results.
     files = evidence(folder)

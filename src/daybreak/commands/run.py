@@ -24,7 +24,7 @@ from daybreak.commands.options import (
     load_chosen_recipe,
     parse,
     refuse_idle,
-    refuse_idle_phase,
+    refuse_idle_settings,
     split_recipe,
     value_of,
 )
@@ -36,7 +36,7 @@ from daybreak.core.files import make_folder, read_json
 from daybreak.core.formatting import check_price, check_seeds
 from daybreak.core.process import process_started, uptime
 from daybreak.core.recipe_file import read_recipe_file
-from daybreak.core.run_folder import REFUSED, RunFolder
+from daybreak.core.run_folder import REFUSED, RunFolder, as_argument
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.terminal import duration, hanging, open_in_browser, quiet, say, say_link, working
 from daybreak.data.filters.presets import PLAIN
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(RunOptions, "run", rest, defaults)
     _refuse_recipe_in_corpus(options.corpus)
     _check_budget(options, rest)
-    refuse_idle_phase(options.recipe, rest)
+    refuse_idle_settings(recipe, options.recipe, rest)
     _refuse_idle_tasks(options, rest)
     run(
         replace(options.recipe, texts=Texts(**keywords(options, Texts))),
@@ -154,7 +154,7 @@ def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
         return arguments, None
     out = Path(value_of("--out", arguments) or CHOSEN_FOLDER)
     if (out / "recipe.json").is_file() and "--overwrite" not in arguments:
-        return [str(out) if out.parts[1:] else f"./{out}", *arguments], out  # a name alone would mean a recipe
+        return [as_argument(out), *arguments], out
     deadline = value_of("--deadline", arguments)
     budget = Budget.parse(f"{max(1, round(Deadline.parse(deadline).left()))}s" if deadline else time_given)
     if budget.unit != "seconds":
@@ -285,6 +285,8 @@ def run(
         check_recipe(folder, replace(recipe, budget=read_recipe_file(folder.recipe)["budget"]) if kept else recipe)
     say("1/4  Prepare: text to tokens")
     if not corpus:
+        if (data / "manifest.json").is_file() and not (out / "corpus").is_dir():
+            raise UserError(f"The run in '{out}' was made from a text that you named.", "Give its --corpus again.")
         corpus, task = _docstrings(folder)
         fine_tuning = replace(fine_tuning, tasks=(task, *fine_tuning.tasks))
     prepare.prepare(

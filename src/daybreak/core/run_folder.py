@@ -30,6 +30,11 @@ def warn_if_refused(model: Path) -> None:
         say(f"Warning: the model in '{model}' failed its parity check, so do not trust its results ({REFUSED}).")
 
 
+def as_argument(run: Path) -> str:
+    """The folder of a run as the first argument of a command, where a name alone would mean a recipe."""
+    return str(run) if run.parts[1:] else f"./{run}"
+
+
 class _Inside:
     """An attribute of RunFolder: the path of a file or folder inside it."""
 
@@ -66,6 +71,9 @@ class RunFolder:
     stacks = _Inside("stacks")
     """Stacks of each process at a time when no step ended for too long."""
     model = _Inside("model")
+    exported = _Inside("exported.json")
+    """The summary as far as it was known after the export, with which the time of the run ends; exists only while the
+    checks after it are not finished."""
     summary = _Inside("summary.json")
     forecast = _Inside("forecast.json")
     """The expected results of the run, at its start and during it."""

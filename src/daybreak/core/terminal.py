@@ -55,9 +55,9 @@ class _Console(Console):
 console = _Console(soft_wrap=True, highlight=False)
 
 
-def _is_first_process() -> bool:
+def is_first_process() -> bool:
     """Whether this is the first process of a run, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
 
 def say(line: str = "", command: str = "") -> None:
@@ -72,7 +72,7 @@ def say(line: str = "", command: str = "") -> None:
     Raises:
         BrokenPipeError: the reader of the output is gone.
     """
-    if not _is_first_process():
+    if not is_first_process():
         return
     try:
         whole = f"{line} {command}" if command else line
@@ -123,7 +123,7 @@ def say_link(label: str, path: Path) -> None:
     """Print the address of a file as a file:// URI: a link in terminals that support OSC 8, plain text in all
     others."""
     uri = path.resolve().as_uri()
-    if not _is_first_process():
+    if not is_first_process():
         return
     if not console.is_terminal or console.is_dumb_terminal:
         say(f"{label}{uri}")
@@ -221,7 +221,7 @@ class Work:
 @contextmanager
 def working(label: str) -> Iterator[Work]:
     """Show the progress of one piece of work within the context; a terminal shows also that its end is unknown."""
-    if not console.is_terminal or not _is_first_process():
+    if not console.is_terminal or not is_first_process():
         yield Work(label)
         return
     columns = (

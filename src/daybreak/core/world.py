@@ -144,23 +144,34 @@ def timeout() -> timedelta:
     return limit
 
 
+TORCHRUN = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Variables beside WORLD_SIZE that torchrun sets."""
+
+
 def start() -> World:
     """Join the world that torchrun describes in the environment, or return a world of one process.
 
     Raises:
         PeerLost: not all ranks joined.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size == "1":
         return World()
+    if missing := [name for name in TORCHRUN if name not in os.environ]:
+        raise UserError(
+            f"WORLD_SIZE is {size}, but {missing[0]} is not set.",
+            "Start the processes with torchrun, or unset WORLD_SIZE for one process.",
+        )
+    if not size.isdecimal() or not int(size):
+        raise UserError(f"WORLD_SIZE cannot be '{size}'.", "Start the processes with torchrun, or unset it.")
     patience = timeout()
     with peers():
         # Ranks load at different speeds: the time limit of messages applies only after all have joined.
         store, rank, _ = next(dist.rendezvous("env://", timeout=max(TIMEOUT, patience)))
-        store = wait_for_ranks(store, rank, size, max(TIMEOUT, patience))
+        store = wait_for_ranks(store, rank, int(size), max(TIMEOUT, patience))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
-    return World(rank=rank, size=size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=int(size), timeout=patience)
+    return World(rank=rank, size=int(size))
 
 
 def wait_for_ranks(store: dist.Store, rank: int, size: int, patience: timedelta) -> dist.Store:

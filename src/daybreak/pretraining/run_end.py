@@ -50,10 +50,19 @@ CLEARLY = 0.05
 
 
 def finish(job: PretrainingJob, training: Training, progress: Progress, price: float | None) -> Summary:
-    """Validate and export the model (inside the budget); then check parity, write examples, summary and card."""
+    """Validate and export the model (inside the budget); then check parity, write examples, summary and card.
+
+    A run that was stopped after its export does only the rest, which takes none of its budget.
+    """
     run, length = job.run, job.recipe.longest_read(second=progress.second_from is not None)
-    final = _validate_and_export(job, training, progress, length)
-    summary = _summarize(job, training, progress, final, price)
+    summary = exported(run, progress)
+    if summary is None:
+        final = _validate_and_export(job, training, progress, length)
+        summary = _summarize(job, training, progress, final, price)
+        write_json(run.exported, summary)
+    elif training.average:
+        training.average.put_in(training.model)
+    final = summary.validation
     say(_headline(summary))
     if final.on_plateau:
         say(f"This model is not clearly better than the unigram baseline. {plateau_advice(smaller_than(job.recipe))}")
@@ -68,7 +77,16 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
     write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     run.heartbeat.unlink(missing_ok=True)
+    run.exported.unlink(missing_ok=True)
     return summary
+
+
+def exported(run: RunFolder, progress: Progress) -> Summary | None:
+    """The summary of a run that was stopped after its export at this step, else None."""
+    if not (run.exported.exists() and run.model.is_dir()):
+        return None
+    summary: Summary = read_json(run.exported, Summary)
+    return summary if summary.steps == progress.step else None
 
 
 def _validate_and_export(job: PretrainingJob, training: Training, progress: Progress, length: int) -> ValidationRecord:

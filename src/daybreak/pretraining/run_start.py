@@ -12,7 +12,7 @@ import torch
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, refuse_not_utf8, write_json
 from daybreak.core.process import uptime
-from daybreak.core.run_folder import RunFolder
+from daybreak.core.run_folder import RunFolder, as_argument
 from daybreak.data.sequences.shards import Shards
 from daybreak.recipe import Recipe, first_difference, load_recipe, of_a_paper, resolved, with_whole_paths
 from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
@@ -49,7 +49,7 @@ def check_recipe(run: RunFolder, recipe: Recipe) -> None:
         raise UserError(
             f"The run folder '{run.path}' belongs to another recipe: '{different}' differs.",
             "Choose another --out, start again with --overwrite, or resume the run with its own recipe: "
-            f"daybreak pretrain {shlex.quote(str(run.path))} --data DATA --out {shlex.quote(str(run.path))}.",
+            f"daybreak pretrain {shlex.quote(as_argument(run.path))} --data DATA --out {shlex.quote(str(run.path))}.",
         )
 
 
@@ -60,6 +60,11 @@ def has_steps(run: RunFolder) -> bool:
 
 def refuse_other_data(run: RunFolder, shards: Shards) -> None:
     """Raise UserError if ``shards`` are not the data of the run."""
+    if not run.manifest.is_file():
+        raise UserError(
+            f"The run in '{run.path}' lacks its {run.manifest.name}.",
+            "Restore that file, start again with --overwrite, or choose another --out.",
+        )
     before = read_json(run.manifest, Manifest)
     now = shards.manifest
     same = (before.tokenizer, before.train.tokens) == (now.tokenizer, now.train.tokens)

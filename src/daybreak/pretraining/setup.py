@@ -106,7 +106,13 @@ def build(
     if init and recipe.word_vectors.weight and not (recipe.origin.init or recipe.origin.branch):
         initialize_embeddings(model, recipe, shards)
     if init and recipe.origin.init:
-        outcome = model.load_state_dict(starting_weights(recipe, data, shards).state_dict(), strict=False)
+        weights, own = starting_weights(recipe, data, shards).state_dict(), model.state_dict()
+        if wrong := next((name for name in own if name in weights and own[name].shape != weights[name].shape), ""):
+            raise UserError(
+                f"The weights '{wrong}' of the model to continue have another size than in the recipe.",
+                "Keep the shape of that model.",
+            )
+        outcome = model.load_state_dict(weights, strict=False)
         if outcome.missing_keys:
             say(f"The model to continue lacks {', '.join(sorted(outcome.missing_keys))}: initialized at random.")
     model = model.to(decisions.device)
@@ -195,7 +201,8 @@ def first_progress(
             f"'{recipe.origin.branch}' holds no checkpoint from before its decay.",
             "Name a run that reached its decay, or start a new one.",
         )
-    before = checkpoint.load(start, model, optimizer)  # without the average of the parent's weights
+    # Without the average of the parent's weights.
+    before = checkpoint.load(start, model, optimizer, remedy="Keep the recipe of that run.")
     say(f"Continuing from step {before.step:,} of '{recipe.origin.branch}', at {recipe.origin.begin:.1%} of its run.")
     second = 0.0 if before.second_from is not None and recipe.phase2.enabled else None
     return replace(checkpoint.START, position=before.position, first=before.position, second_from=second)
@@ -227,6 +234,8 @@ def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -
         if not checkpoint.any_in(run.best):  # it belonged to a lost step
             progress = replace(progress, best=None)
         lost = cut_back(run, progress.step)
+    if world.is_first and last is None and progress.step:
+        say(f"Warning: '{run.trace}' is missing, so this run can be neither verified nor recorded.")
     say(f"Resuming at step {progress.step}, {duration(heartbeat)} used so far, {lost} steps lost.")
     return progress, heartbeat
 

@@ -40,7 +40,12 @@ def continue_model(
         UserError: the model has parts that Daybreak's architecture lacks.
     """
     run = RunFolder(folder)
-    if run.recipe.is_file() and run.model.is_dir():
+    if run.recipe.is_file():
+        if not run.model.is_dir():
+            raise UserError(
+                f"The run in '{folder}' is not finished, so it has no model yet.",
+                f"Finish it, or export its newest checkpoint with daybreak export {folder} --out MODEL and name MODEL.",
+            )
         folder = run.model
     parent, own = load_pretrained(folder), trained_from_scratch(folder)
     shape = parent.shape

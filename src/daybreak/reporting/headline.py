@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.formatting import count, listed, percent, score, signed, significant
+from daybreak.core.run_folder import as_argument
 from daybreak.core.task_pairs import (
     BEYOND_SPREAD,
     TaskPair,
@@ -408,11 +409,9 @@ def use(runs: Sequence[RunRecords]) -> Block | None:
         'fill(f"The {fill.tokenizer.mask_token} of the function is a list.")'
     )
     run = runs[0].path
-    # A name alone would mean the recipe of that name.
-    named = str(run) if run.parts[1:] else f"./{run}"
     copy = run.with_name(f"{run.name}-again") if run.name else f"{run.resolve()}-again"
     data = shlex.quote(str(run / "data")) if (run / "data").is_dir() else "DATA"
-    model, first, again = (shlex.quote(name) for name in (folder, named, str(copy)))
+    model, first, again = (shlex.quote(name) for name in (folder, as_argument(run), str(copy)))
     own = " and ".join(map(str, runs[0].recipe.get("own_kinds", ())))
     option, remark = (" --recipe FILE.py", f"; FILE.py is your recipe file with {own}") if own else ("", "")
     shell = (

@@ -233,13 +233,22 @@ def broadcast(saved: Checkpoint | None, world: World) -> Checkpoint | None:
 
 
 def load(
-    saved: Checkpoint, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
+    saved: Checkpoint,
+    model: Encoder,
+    optimizer: torch.optim.Optimizer,
+    average: RunningAverage | None = None,
+    remedy: str = "",
 ) -> Progress:
-    """Load the checkpoint into ``model``, ``optimizer`` and ``average``; refuse one that does not fit them."""
+    """Load the checkpoint into ``model``, ``optimizer`` and ``average``; refuse one that does not fit them.
+
+    Args:
+        remedy: by default, to delete the checkpoint.
+    """
     if problem := misfit(saved, model, optimizer, average):
         raise UserError(
             f"The checkpoint of step {saved.progress.step} does not fit the run: {problem}.",
-            f"Delete its folder step-{saved.progress.step:09d}; the same command then continues from an earlier one.",
+            remedy
+            or f"Delete its folder step-{saved.progress.step:09d}; the same command continues from an earlier one.",
         )
     model.load_state_dict(saved.weights, strict=False)
     restore_optimizer(optimizer, saved.moments)
