@@ -117,6 +117,7 @@ def test_a_run_that_is_stopped_after_its_export_does_only_the_rest(
 ) -> None:
     run = tmp_path / "run"
     recipe = small_recipe(budget="30steps")
+    recipe = replace(recipe, model=replace(recipe.model, layers=2, copy_heads=True))
 
     def stopped(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt

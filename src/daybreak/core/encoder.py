@@ -153,6 +153,9 @@ class EncoderConfig(Component):
             vocabulary: number of token ids, the first dimension of the embedding.
         """
 
+    def plant(self, model: Encoder) -> None:
+        """Write a structure into the weights of a new model, after its embeddings; nothing by default."""
+
     @abstractmethod
     def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
         """Return the ``config.json`` of the exported class for this shape, trained at ``length`` positions."""

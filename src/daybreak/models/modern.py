@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import check_choice
+from daybreak.models.copy_heads import plant_copy_heads
 from daybreak.models.layers import attend_heads, halves, rotary_table, rotate, take, visibility_mask
 from daybreak.models.trunk import (
     Trunk,
@@ -57,6 +58,9 @@ class ModernEncoder(EncoderConfig):
     query_key_correlation: float = 0.0
     """Correlation of the initial key weights with the query weights. Above 0, a position attends to similar positions
     from the start (mimetic initialization, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
+    copy_heads: bool = False
+    """Start with heads that find a copy of the text around a masked token, in models of two layers and heads or more
+    (induction heads, Olsson et al. 2022, arXiv 2209.11895). A new model would have to learn them first."""
 
     def __post_init__(self) -> None:
         sizes = (self.layers, self.hidden_size, self.heads, self.intermediate_size, self.global_every, self.window)
@@ -75,6 +79,11 @@ class ModernEncoder(EncoderConfig):
         model = ModernBert(self, vocabulary)
         initialize(model, self.init_std)
         return model
+
+    def plant(self, model: Encoder) -> None:
+        if self.copy_heads and self.layers > 1 and self.heads > 1:
+            bases = [self.global_rope_base if self.is_global(layer) else self.local_rope_base for layer in (0, 1)]
+            plant_copy_heads(model, bases)
 
     def is_global(self, layer: int) -> bool:
         return layer % self.global_every == 0

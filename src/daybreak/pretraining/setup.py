@@ -105,6 +105,8 @@ def build(
     model = recipe.model.build(shards.manifest.vocabulary)
     if init and recipe.word_vectors.weight and not (recipe.origin.init or recipe.origin.branch):
         initialize_embeddings(model, recipe, shards)
+    if init and not (recipe.origin.init or recipe.origin.branch):
+        recipe.model.plant(model)
     if init and recipe.origin.init:
         weights, own = starting_weights(recipe, data, shards).state_dict(), model.state_dict()
         if wrong := next((name for name in own if name in weights and own[name].shape != weights[name].shape), ""):

@@ -9,7 +9,15 @@ from daybreak.recipes._flagship import flagship
 
 recipe = flagship(
     "daybreak-tiny",
-    ModernEncoder(layers=2, hidden_size=128, heads=2, intermediate_size=256, init_std=0.09, query_key_correlation=0.5),
+    ModernEncoder(
+        layers=2,
+        hidden_size=128,
+        heads=2,
+        intermediate_size=256,
+        init_std=0.09,
+        query_key_correlation=0.5,
+        copy_heads=True,
+    ),
     vocabulary=8_192,
     lr=4e-3,
     budget="3m",
