@@ -9,9 +9,11 @@ import dataclasses
 import functools
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -333,10 +335,34 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Half(share=0.25))
     (tmp_path / "typed.py").write_text(
         "from dataclasses import replace\nimport daybreak\nrecipe = replace(daybreak.load_recipe('tiny'), batch='16')\n"
     )
-    with pytest.raises(UserError, match=r"typed.py' cannot be used: The field 'batch' holds '16', not int"):
+    with pytest.raises(UserError, match=r"The recipe cannot be used: The field 'batch' holds '16', not int"):
         load_recipe(tmp_path / "typed.py")
     with pytest.raises(UserError, match="defines no 'recipe'"):
         load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("gradient_checkpointing", "yes"),
+        ("texts", None),
+        ("batch", 8.0),
+        ("seed", "1"),
+        ("model", "tiny"),
+        ("compile", 1),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused_before_a_run(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"The recipe cannot be used: The field '{field}'"):
+        replace(load_recipe("tiny"), **{field: value}).check()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    recipe = load_recipe("tiny")
+    found = replace(recipe, batch=np.int64(8), optimizer=replace(recipe.optimizer, lr=np.float32(0.5)))
+    found.check()
+    same = replace(recipe, batch=8, optimizer=replace(recipe.optimizer, lr=0.5))
+    assert json.dumps(to_dict(found)) == json.dumps(to_dict(same))
 
 
 @pytest.mark.parametrize("name", recipe_names())

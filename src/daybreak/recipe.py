@@ -145,6 +145,7 @@ class Recipe:
 
     def check(self) -> None:
         """Check the values and their combination."""
+        self.check_types()
         Budget.parse(self.budget)
         if self.length < 8:
             raise UserError(f"A sequence length of {self.length} is too short.", "Choose --length of at least 8.")
@@ -178,6 +179,13 @@ class Recipe:
             )
         self._check_next_sentence()
         self._check_finish()
+
+    def check_types(self) -> None:
+        """Check that each value has its type, so that the run can read its own recipe.json."""
+        try:
+            from_dict(Recipe, to_dict(self))
+        except UserError as error:
+            raise UserError(f"The recipe cannot be used: {error.sentence}", "Correct that value.") from None
 
     def refuse_without_origin(self) -> None:
         """Raise UserError if the whole run is an embedding finish and there is no model to start from."""
@@ -453,8 +461,5 @@ def _from_python(path: Path) -> Recipe:
     recipe = getattr(import_file(path, read_code(path), "recipe"), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise UserError(f"'{path}' defines no 'recipe'.", "End the file with recipe = Recipe(...).")
-    try:
-        from_dict(Recipe, to_dict(recipe))  # the types, before a run reads its own recipe.json
-    except UserError as error:
-        raise UserError(f"The recipe in '{path}' cannot be used: {error.sentence}", "Correct that value.") from None
+    recipe.check_types()
     return recipe

@@ -786,6 +786,18 @@ def test_advice_about_a_tokenizer_that_is_taken_over_is_refused_at_once(tmp_path
         prepare(text, tmp_path / "b", tokenizer=Existing(folder="nowhere"), preprocessing=Preprocessing(advise=True))
 
 
+def test_inputs_of_other_types_are_taken_or_refused(tmp_path: Path) -> None:
+    found = Preprocessing(evaluation="dev.csv", languages="de", epochs=2, weights=(0.5,))  # type: ignore[arg-type]
+    assert (found.evaluation, found.languages, found.epochs) == (("dev.csv",), ("de",), (2,))
+    for inputs, said in ((None, "No text was given"), ([""], "An input is an empty text")):
+        with pytest.raises(UserError, match=said):
+            prepare(inputs, tmp_path / "b")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="The preprocessing 'web' is not one"):
+        prepare([tmp_path], tmp_path / "b", preprocessing="web")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="--document cannot be 'None'"):
+        prepare([write_records(tmp_path / "a.jsonl")], tmp_path / "b", document=None)  # type: ignore[arg-type]
+
+
 def test_a_vocabulary_that_is_too_small_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_files", lambda *_: pytest.fail("the text is read"))
     with pytest.raises(UserError, match=r"A vocabulary of 299 cannot contain an alphabet\. Use 300 or more"):

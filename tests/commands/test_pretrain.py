@@ -429,8 +429,8 @@ def test_what_a_process_made_of_the_folder_meanwhile_is_looked_at_again(
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
-        ("19steps", "too short for 20 steps. Give at least --budget 20steps"),
-        ("5000tok", "Give at least --budget 5120tok"),
+        ("19steps", "too short for 20 steps. Give at least 20steps"),
+        ("5000tok", "Give at least 5120tok"),
         ("1s", "is too short: starting, 20 steps and saving take about"),
         ("soon", "Write it like 90s"),
     ],

@@ -181,7 +181,7 @@ def _disk(folder: Path) -> Iterator[CheckResult]:
             pass
     except OSError as error:
         why = os.strerror(error.errno or 0).lower()
-        yield CheckResult(NOTE, "disk", f"'{folder}' cannot be written: {why}.", "Choose another folder for runs.")
+        yield CheckResult(FAULT, "disk", f"'{folder}' cannot be written: {why}.", "Choose another folder for runs.")
         return
     message = f"{free / 1e9:.1f} GB are free in '{place}'."
     yield _noted(free < LITTLE_DISK, "disk", message, "Free disk space, or choose a folder on another disk for runs.")

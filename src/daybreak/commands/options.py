@@ -229,9 +229,9 @@ def keywords(options: Any, group: type | None = None) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(group or options)}
 
 
-def listed(names: Sequence[Path | str] | Path | str) -> list[Path | str]:
-    """Return paths or names as a list; one alone is a list of one, not of its letters."""
-    return [names] if isinstance(names, Path | str) else list(names)
+def listed(names: Sequence[Path | str] | Path | str | None) -> list[Path | str]:
+    """Return paths or names as a list; one alone is a list of one, not of its letters, and None is an empty one."""
+    return [names] if isinstance(names, Path | str) else list(() if names is None else names)
 
 
 def data_of(run: Path, data: Path | str | None) -> Path:

@@ -195,6 +195,10 @@ def prepare(
             f"The tokenizer {tokenizer!r} is not a configuration of a tokenizer.",
             'Pass that of a recipe, such as load_recipe("tiny").tokenizer.',
         )
+    if not isinstance(preprocessing, Preprocessing):
+        raise UserError(
+            f"The preprocessing {preprocessing!r} is not one.", 'Pass Preprocessing(preset="web"), for example.'
+        )
     tokenizer.check()
     if isinstance(workers, int) and workers < 0:
         raise UserError(f"{workers} workers are too few.", "Use at least 1, or 0 for one per core.")

@@ -42,6 +42,7 @@ from daybreak.pretraining.flops import meta_model
 from daybreak.pretraining.hardware_choices import (
     check_batch,
     first_decisions,
+    has_copy_heads,
     resume,
     use_device,
     why_no_forecast,
@@ -167,6 +168,8 @@ def pretrain(
     started = uptime() if started is None else started
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe.check()
+    if not isinstance(watching, Watching):
+        raise UserError(f"The watching {watching!r} is not one.", 'Pass Watching(track=("tensorboard",)), for example.')
     recipe.refuse_without_origin()
     check_trackers(watching.track)
     check_price(watching.price)
@@ -335,6 +338,7 @@ def _forecast_monitor(job: PretrainingJob, training: Training) -> ForecastMonito
         unique=manifest.train.tokens,
         unigram_loss=training.validation.unigram_loss,
         difficulty=difficulty(shards.train, shards.heldout, shards.unigram_counts) if measured is None else measured,
+        copy_heads=has_copy_heads(job.recipe),
     )
     timed = job.budget.unit == "seconds"
     covered = pace_of(training.decisions).covered if timed else None

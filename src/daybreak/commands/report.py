@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
         print(written if options.out is None else options.out)
         return
     ending = options.out.suffix[1:].lower() if options.out else ""
-    if ending not in ("", "htm", *FORMS) and options.format == ReportOptions.format:
+    if ending not in ("", "htm", "txt", *FORMS):
         raise UserError(f"A report cannot be written as .{ending}.", "Name a file that ends in .html or .md.")
     if ending in FORMS and ending != options.format:
         if options.format != ReportOptions.format:

@@ -126,6 +126,7 @@ def study(
         Interrupted: a signal was received; the same call resumes.
     """
     from daybreak.pretraining.run_start import refuse_other_data
+    from daybreak.recipe import Recipe
     from daybreak.studies.cell_tasks import choose_tasks
     from daybreak.studies.experiment import (
         Variant,
@@ -138,8 +139,8 @@ def study(
     )
     from daybreak.studies.paired_losses import compare_all, compare_scores
 
-    data, out = Path(data), Path(out)
-    if not all(isinstance(one, Variant) for one in variants):
+    data, out, variants = Path(data), Path(out), list(variants)
+    if not all(isinstance(one, Variant) and isinstance(one.recipe, Recipe) for one in variants):
         raise UserError("A variant is not a Variant.", 'Pass Variant(name="mini", recipe=load_recipe("mini")).')
     check_names(variants)
     settings = study_settings(variants, budget, seeds, threads)

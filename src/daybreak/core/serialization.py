@@ -11,6 +11,7 @@ import difflib
 import functools
 import hashlib
 import json
+import numbers
 import types
 import typing
 from abc import ABC
@@ -34,7 +35,7 @@ class Component(ABC):  # noqa: B024 (its subclasses have the methods)
 
 def nearest(word: str, choices: typing.Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the closest choice, or an empty string when none is close."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.5)
     return f" Did you mean '{found[0]}'?" if found else ""
 
 
@@ -54,7 +55,8 @@ def to_dict(value: Any) -> Any:
         return {key: to_dict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_dict(item) for item in value]
-    return value
+    # A number of numpy, as from a sweep, is one of Python.
+    return value.item() if isinstance(value, numbers.Number) and hasattr(value, "item") else value
 
 
 def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:

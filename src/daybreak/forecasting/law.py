@@ -113,6 +113,8 @@ class RunSpec:
     """See ``forecasting.difficulty``."""
     speed_spread: float = 0.0
     """Standard deviation of the log of the remaining tokens, if the budget is a time."""
+    copy_heads: bool = False
+    """Whether the model starts with copy heads."""
 
 
 def predict_loss(law: Law, run: RunSpec, progress: float = 0.0) -> Forecast:
@@ -203,4 +205,6 @@ def _beyond(law: Law, run: RunSpec) -> str:
     if run.tokens / run.unique > max(1.0, law.epochs) * SLACK:
         passes = run.tokens / run.unique
         found.append(f"{passes:.1f} passes over the text, where fitted runs made at most {law.epochs:.1f}")
+    if run.copy_heads:
+        found.append("copy heads, which no fitted run had")
     return "; ".join(found)

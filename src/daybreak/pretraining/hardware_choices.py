@@ -278,6 +278,11 @@ def _even(training: Training, rows: int) -> int:
     return -(-part // -(-part // rows))
 
 
+def has_copy_heads(recipe: Recipe) -> bool:
+    """Whether a new model of the recipe starts with copy heads."""
+    return bool(getattr(recipe.model, "copy_heads", False)) and not (recipe.origin.init or recipe.origin.branch)
+
+
 def why_no_forecast(recipe: Recipe) -> str:
     """Why the scaling law cannot forecast this recipe, in words; empty if it can."""
     return why_not(to_dict(recipe), to_dict(load_recipe(LAW_RECIPE)))

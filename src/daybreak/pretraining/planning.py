@@ -23,7 +23,7 @@ from daybreak.forecasting.difficulty import difficulty
 from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, inner_parameters, predict_loss, shipped_law
 from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
 from daybreak.pretraining.flops import flops_per_token, meta_model, vocabulary_of
-from daybreak.pretraining.hardware_choices import first_decisions, why_no_forecast, with_measurements
+from daybreak.pretraining.hardware_choices import first_decisions, has_copy_heads, why_no_forecast, with_measurements
 from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Candidate
@@ -186,7 +186,8 @@ def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: 
         return replace(candidate, trouble=f"no forecast: {reason}")
     if seconds < MIN_STEPS * speed.step:
         return replace(candidate, trouble="no forecast: the budget is too short")
-    loss = predict_loss(shipped_law(), replace(about, inner=candidate.inner, tokens=candidate.tokens))
+    run = replace(about, inner=candidate.inner, tokens=candidate.tokens, copy_heads=has_copy_heads(recipe))
+    loss = predict_loss(shipped_law(), run)
     tasks = forecast_tasks(shipped_tasks(), loss, about.unigram_loss)
     return replace(candidate, forecast=loss, tasks=tasks)
 

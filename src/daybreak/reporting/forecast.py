@@ -26,6 +26,8 @@ def forecasts(runs: Sequence[RunRecords]) -> Block | None:
     single = len(runs) == 1
     caption = "Forecast of the final held-out loss by the fraction of the run at which it was made"
     caption += ", with the 90 % interval (shaded)." if single else "; without intervals for several runs."
+    if any(map(_reached, runs)):
+        caption += " The star is the loss that was reached."
     plots = [figure("Forecasts of the final loss", caption, _finals(runs, logs))]
     if single and runs[0].steps:
         caption = "The training loss and the typical loss of such runs at each tenth (shaded: 90 % of runs)."

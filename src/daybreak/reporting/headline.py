@@ -124,10 +124,11 @@ class _Effect:
 
 
 def _effect(pairs: Sequence[TaskPair], comparisons: Sequence[Comparison]) -> _Effect | None:
-    """Count the comparisons, or without any the pairs with enough seeds; None if there are no such pairs."""
+    """Count the comparisons, or without any the pairs, with enough seeds for a claim; None if there are none."""
     if comparisons:
-        verdicts = [found.verdict for found in comparisons]
-        names = [found.task for found in comparisons]
+        enough = [found for found in comparisons if len(found.seeds) >= CLAIM_SEEDS]
+        verdicts = [found.verdict for found in enough]
+        names = [found.task for found in enough]
         better, worse = verdicts.count("B is better"), verdicts.count("A is better")
     else:
         known = [pair for pair in pairs if min(map(len, pair.seeds)) >= CLAIM_SEEDS]

@@ -132,9 +132,9 @@ def losses(runs: Sequence[RunRecords], against: str) -> Figure:
     layout = axis.layout("nats per token")
     if axis.many:
         layout["height"] = 440
-    baselines = {
-        significant(run.validation.unigram_loss): run.validation.unigram_loss for run in runs if run.validation
-    }
+    # On the sequences of the curve: those of the interim validations, if there were any.
+    levels = [run.validations[0].unigram_loss for run in runs if run.validation and run.validations]
+    baselines = {significant(level): level for level in levels}
     side = "left" if any(run.validation and run.validation.on_plateau for run in runs) else "right"
     for text, height in baselines.items():
         _level(layout, height, f"unigram baseline {text}", side)
@@ -218,7 +218,7 @@ def time_bars(runs: Sequence[RunRecords]) -> Figure:
     height = 90 + 44 * len(ended)
     layout = charts.base_layout("% of the time charged", "", barmode="stack", hovermode="closest", height=height)
     layout["xaxis"]["range"] = [0, 100]
-    layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "showticklabels": len(runs) > 1}
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "showgrid": False, "showticklabels": len(runs) > 1}
     return {"data": data, "layout": layout}
 
 

@@ -5,6 +5,7 @@ N passages, D hidden size.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -211,7 +212,7 @@ def _ranks(searcher: Searcher, target: int, query: str) -> np.ndarray:
 def check_query(words: str, top: int, method: str) -> None:
     """Raise UserError for a query that cannot be answered."""
     check_choice("--method", method, METHODS)
-    if not isinstance(top, int):
+    if not isinstance(top, numbers.Integral):
         raise UserError(f"{top!r} is no number of results.", "Give a whole number, such as 10.")
     if top < 1:
         raise UserError(f"{top} results are too few.", "Use at least 1 with --top.")

@@ -332,7 +332,7 @@ def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -
         raise UserError(
             f"A budget of {budget.text} is too short: starting, {MIN_STEPS} steps and saving take about "
             f"{duration(needed + 0.5)} on this machine.",
-            f"Give at least --budget {max(1, round(needed * 1.5 + 0.5))}s.",
+            f"Give at least {max(1, round(needed * 1.5 + 0.5))}s.",
         )
 
 
@@ -400,5 +400,5 @@ def refuse_few_steps(budget: Budget, tokens_per_step: int) -> None:
         unit = "steps" if budget.unit == "steps" else "tok"
         raise UserError(
             f"A budget of {budget.text} is too short for {MIN_STEPS} steps.",
-            f"Give at least --budget {MIN_STEPS * per_step}{unit}.",
+            f"Give at least {MIN_STEPS * per_step}{unit}.",
         )

@@ -49,6 +49,14 @@ class Preprocessing:
     show_text: bool = False
     """Store examples of removed documents in corpus.json."""
 
+    def __post_init__(self) -> None:
+        for name in ("evaluation", "languages"):  # one name alone is not its letters
+            value = getattr(self, name)
+            object.__setattr__(self, name, (str(value),) if isinstance(value, Path | str) else tuple(map(str, value)))
+        for name in ("epochs", "weights"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, int | float) else tuple(value))
+
     def check(self, inputs: int, *, trains: bool) -> None:
         """Check settings that depend on each other, on the number of inputs, or on whether a tokenizer is trained."""
         if self.epochs and self.weights:

@@ -85,6 +85,11 @@ ACCENT_SAMPLE, ACCENT_PIECE = 1_000_000, 1_000
 """Approximate number of characters in which accented letters are counted, in pieces of this length."""
 
 
+def _is_mark(letter: str) -> bool:
+    """Whether it is a mark of a letter, and not one that chooses between two pictures of an emoji."""
+    return unicodedata.category(letter) == "Mn" and not "\ufe00" <= letter <= "\ufe0f"
+
+
 def accented_fraction(texts: Iterable[str]) -> float:
     """Return the fraction of letters with an accent, a vowel sign or another mark, in pieces from everywhere in a text.
 
@@ -101,7 +106,7 @@ def accented_fraction(texts: Iterable[str]) -> float:
             piece = text[start : start + ACCENT_PIECE]
             if fraction >= 1 or (document_key(piece) & 0xFFFFFFFF) < fraction * 2**32:
                 letters.update(piece)
-    marks = Counter({letter: count for letter, count in letters.items() if unicodedata.category(letter) == "Mn"})
+    marks = Counter({letter: count for letter, count in letters.items() if _is_mark(letter)})
     plain = Counter({letter: count for letter, count in letters.items() if letter.isalpha()})
     accented = sum(count for letter, count in plain.items() if len(unicodedata.normalize("NFD", letter)) > 1)
     return (accented + marks.total()) / max(1, plain.total() + marks.total())

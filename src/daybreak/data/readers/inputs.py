@@ -102,6 +102,8 @@ def addresses(inputs: Iterable[str | Path]) -> list[str]:
     """
     found = []
     for given in map(str, inputs):
+        if not given:
+            raise UserError("An input is an empty text.", "Name files, folders or patterns.")
         if corpus := hub.find_corpus(given):
             say(f"Corpus '{given}': {corpus.title}; {corpus.size}. License: {corpus.license}.")
             given = corpus.address
