@@ -262,13 +262,13 @@ def heldout_course(run: RunFolder) -> HeldoutCourse | None:
 
 
 def recorded_courses(folder: Path) -> list[HeldoutCourse]:
-    """The held-out losses of all recorded runs that the law applies to."""
+    """The held-out losses of all recorded runs that the law applies to; those with copy heads learn earlier."""
     flagship, found = to_dict(load_recipe("mini")), []
     for path in sorted(folder.glob("*/recipe.json")):
         run = RunFolder(path.parent)
-        if all((path.parent / name).is_file() for name in NEEDED) and not why_not(
-            to_dict(load_recipe(path.parent)), flagship
-        ):
+        recipe = to_dict(load_recipe(path.parent))
+        fits = not why_not(recipe, flagship) and not recipe["model"].get("copy_heads")
+        if fits and all((path.parent / name).is_file() for name in NEEDED):
             found += [course] if (course := heldout_course(run)) else []
     return found
 
