@@ -22,16 +22,18 @@ def flagship(
     budget: str,
     batch: int = 32,
     word_vectors: float = 0.0,
+    views_until: float = 0.25,
 ) -> Recipe:
     """The recipe of one size.
 
     Args:
         word_vectors: weight of the initial embeddings from the text.
+        views_until: end of the part of the run that consists mostly of views. Copy heads need less of it.
     """
     return Recipe(
         name=name,
         tokenizer=WordPiece(vocabulary=vocabulary),
-        rows=ViewRows(),
+        rows=ViewRows(until=views_until),
         model=model,
         word_vectors=WordVectors(weight=word_vectors),
         objective=CausalThenMasked(causal_fraction=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),

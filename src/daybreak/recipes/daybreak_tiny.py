@@ -22,4 +22,5 @@ recipe = flagship(
     lr=4e-3,
     budget="3m",
     word_vectors=0.8,
+    views_until=0.1,
 )
