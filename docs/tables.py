@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTALL)
 """A copy on a page, with its source."""
-DEFAULT_RUN = "2026-11-26-tiny-3m-docstrings"
+DEFAULT_RUN = "2026-11-28-tiny-3m-copy-heads"
 DISTILLED = "2026-11-24-tiny-15000steps-distilled"
 ALL_ROWS = {
     "`tiny`, 30 minutes of one thread": "2026-11-25-tiny-30m-all-rows.json",

@@ -1,7 +1,7 @@
 """Daybreak's own recipe in its smallest size, for minutes on a laptop CPU.
 
 Command: daybreak run tiny --corpus TEXT --budget 3m
-Measured: records/2026-11-26-tiny-3m-docstrings (the built-in docstrings: daybreak run).
+Measured: records/2026-11-28-tiny-3m-copy-heads (the built-in docstrings: daybreak run).
 """
 
 from daybreak.models.modern import ModernEncoder
