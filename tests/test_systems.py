@@ -281,5 +281,5 @@ def test_rules_for_the_learning_rate() -> None:
 def test_a_rule_without_its_batch_is_refused() -> None:
     with pytest.raises(UserError, match=r"--devices\.reference"):
         gpu(devices=Devices(batch=8, rate_rule="linear")).check()
-    with pytest.raises(UserError, match="none, linear, sqrt"):
+    with pytest.raises(UserError, match="none, linear or sqrt"):
         gpu(devices=Devices(batch=8, rate_rule="cube")).check()

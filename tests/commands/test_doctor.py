@@ -113,9 +113,9 @@ def test_gpus_that_the_user_hides_are_noted(
     assert "No NVIDIA GPU: runs use the CPU." in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_written_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert doctor(tmp_path / "file")
+    assert not doctor(tmp_path / "file")
     assert "cannot be written: not a directory. Choose another folder for runs." in capsys.readouterr().out
 
 
@@ -124,13 +124,13 @@ def test_a_folder_that_a_run_would_make_is_well(capsys: pytest.CaptureFixture[st
     assert f"GB are free in '{tmp_path}'." in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_folder_that_was_deleted_is_noted(
+def test_a_folder_that_was_deleted_is_a_fault(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert doctor()
+    assert not doctor()
     assert "cannot be written: no such file or directory" in " ".join(capsys.readouterr().out.split())
 
 

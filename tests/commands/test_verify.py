@@ -151,7 +151,7 @@ def test_a_killed_run_that_went_on_verifies(
         ["--phase2.start", "0.5", "--phase2.length", "64", "--phase2.batch", "4"],
         # It begins with an optimizer that remembers nothing, at the very step at which a checkpoint is kept.
         ["--phase2.start", "0.9", "--phase2.length", "64", "--phase2.lr", "0.001", "--finish.start", "1"],
-        ["--ramp.batch-multiple", "2"],
+        ["--ramp.fraction", "0.6", "--ramp.batch-multiple", "2"],
     ],
     ids=["average", "second phase", "second phase from before the end", "ramp"],
 )

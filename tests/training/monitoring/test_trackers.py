@@ -101,7 +101,7 @@ def test_one_tracker_alone_is_not_its_letters() -> None:
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UserError, match=r"no tracker 'wanbd'\. Did you mean 'wandb'"):
+    with pytest.raises(UserError, match=r"--track cannot be 'wanbd'\. Did you mean 'wandb'"):
         check_trackers(["wanbd"])
 
 

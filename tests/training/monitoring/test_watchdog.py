@@ -40,7 +40,7 @@ dog.beat(1234)
 
 def start(folder: Path, script: str, rank: int = 0, least: float = 0.5) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", BEGIN + script, str(folder), str(least)]
-    environment = os.environ | {"RANK": str(rank)}
+    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
