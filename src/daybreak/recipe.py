@@ -243,19 +243,22 @@ class Recipe:
         ratio = self.global_batch(devices) / max(1, self.devices.reference)
         return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.devices.rate_rule]
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the budget gives the number of steps: not one in time, or in tokens with a growing batch."""
+        unit = Budget.parse(self.budget).unit
+        return unit == "steps" or (unit == "tokens" and not self.ramp.enabled)
+
     def run_schedule(self, devices: int = 1) -> Schedule:
         """Return the schedule with a warm-up in steps as a fraction of the budget.
 
-        This needs the number of steps. For a budget in time, or in tokens with a growing batch, it is unknown, and the
-        fraction of the schedule is used.
+        If the number of steps is unknown (see ``counts_steps``), the fraction of the schedule is used.
         """
-        budget = Budget.parse(self.budget)
-        if budget.unit == "steps":
-            steps = budget.amount
-        elif budget.unit == "tokens" and not (self.ramp.fraction or self.ramp.microbatches):
-            steps = budget.amount / (self.global_batch(devices) * self.length)
-        else:
+        if not self.counts_steps:
             return self.schedule
+        budget = Budget.parse(self.budget)
+        step_tokens = self.global_batch(devices) * self.length
+        steps = budget.amount if budget.unit == "steps" else budget.amount / step_tokens
         # A second phase with its own learning rate leaves the first schedule only the steps before it.
         return self.schedule.with_steps(steps * self.phase2.start if self.phase2.lr > 0 else steps)
 

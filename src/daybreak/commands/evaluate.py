@@ -320,13 +320,13 @@ def _check_submission(tasks: Sequence[Task], folder: Path) -> None:
 
     if not any(task.unlabeled for task in tasks):
         raise UserError("None of these tasks has a GLUE test file.", "Leave --submission out, or add a GLUE task.")
+    targets = {(folder / f"{name}.tsv").resolve() for name in FILES}
     whole: dict[str, str] = {}
     for task in tasks:
         if task.unlabeled and whole.setdefault(task.whole, task.name) != task.name:
             raise UserError(
                 f"Both {whole[task.whole]} and {task.name} predict the test file of {task.whole}.", "Give only one."
             )
-        targets = {(folder / f"{name}.tsv").resolve() for name in FILES}
         for path in (*task.paths, *(file.path for file in task.unlabeled)):
             if path.resolve() in targets:
                 raise UserError(

@@ -16,7 +16,6 @@ from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from daybreak.commands import COMMANDS
-from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.run_folder import as_argument
 from daybreak.core.serialization import Component, to_dict
@@ -360,8 +359,6 @@ def refuse_idle_settings(default: Recipe, recipe: Recipe, arguments: Sequence[st
     Args:
         default: the recipe before the options.
     """
-    ramps = recipe.ramp.fraction or recipe.ramp.microbatches
-    unit = Budget.parse(recipe.budget).unit
     for used, flags, why, remedy in (
         (
             recipe.phase2.enabled,
@@ -382,7 +379,7 @@ def refuse_idle_settings(default: Recipe, recipe: Recipe, arguments: Sequence[st
             "Add --average.fraction 0.2, which is the averaged fraction of the run",
         ),
         (
-            ramps,
+            recipe.ramp.enabled,
             ("--ramp.batch-multiple",),
             "sets the growth of the batch, and the batch of this run does not grow.",
             "Add --ramp.fraction 0.6, which is the fraction of the run in which it grows",
@@ -400,7 +397,7 @@ def refuse_idle_settings(default: Recipe, recipe: Recipe, arguments: Sequence[st
             "Add --devices.rate-rule sqrt",
         ),
         (
-            unit == "steps" or (unit == "tokens" and not ramps),
+            recipe.counts_steps,
             ("--schedule.warmup-steps",),
             f"counts steps, and a budget of {recipe.budget} has no fixed number of steps.",
             "Give --schedule.warmup, a fraction of the run",

@@ -103,9 +103,9 @@ def build(
     """
     torch.manual_seed(recipe.seed)
     model = recipe.model.build(shards.manifest.vocabulary)
-    if init and recipe.word_vectors.weight and not (recipe.origin.init or recipe.origin.branch):
-        initialize_embeddings(model, recipe, shards)
     if init and not (recipe.origin.init or recipe.origin.branch):
+        if recipe.word_vectors.weight:
+            initialize_embeddings(model, recipe, shards)
         recipe.model.plant(model)
     if init and recipe.origin.init:
         weights, own = starting_weights(recipe, data, shards).state_dict(), model.state_dict()

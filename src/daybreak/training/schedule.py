@@ -225,6 +225,10 @@ class Ramp:
                 "--ramp.fraction and --ramp.microbatches both set the length of the ramp.", "Set one of them to 0."
             )
 
+    @property
+    def enabled(self) -> bool:
+        return bool(self.fraction or self.microbatches)
+
     def rows(self, full: int, progress: float, read: int, batch_multiple: int) -> int:
         """Return the number of sequences of the next step.
 
@@ -235,7 +239,7 @@ class Ramp:
                 parent.
             batch_multiple: sequences that all devices process at a time.
         """
-        if not self.fraction and not self.microbatches:
+        if not self.enabled:
             return full
         multiple = min(self.batch_multiple or batch_multiple, full)
         largest = full // multiple * multiple

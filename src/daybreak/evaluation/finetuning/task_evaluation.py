@@ -111,7 +111,8 @@ class TaskEvaluation:
         random = self.untrained and not self.chained
         unlabeled = unlabeled_digest(task) if self.unlabeled else ""
         model = model_digest(self.folder, random)
-        files, rows = task_digest(task), task_digest(task, soft_targets=bool(protocol.distillation))
+        files = task_digest(task)
+        rows = task_digest(task, soft_targets=True) if protocol.distillation else files
         side = "untrained" if self.untrained else "pretrained"
         cells = self._folder / _slug(f"{self.model_name}-{side}")
         return tuple(
