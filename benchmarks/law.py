@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ from daybreak.models.importing import load_pretrained
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import load_recipe
 from daybreak.reporting.studies import data_variant
-from daybreak.schemas.forecast import Drop, Forecast, ForecastLog, Law, Residual, UsualLoss
+from daybreak.schemas.forecast import Course, Drop, Forecast, ForecastLog, Law, Residual, UsualLoss
 from daybreak.schemas.run import PLATEAU_MARGIN, Decisions, Manifest, StepRecord, Summary, ValidationRecord
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy
 from daybreak.studies.cell_runner import slug
@@ -68,11 +68,11 @@ MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Points of a run at which its training loss is compared with the typical loss."""
 UNEVEN = 0.12
 """How far the fraction of its tokens that half of a run reads may be from a half."""
-EXPECTED = (math.log(0.15), math.log(0.2), 0.34, math.log(0.3), 0.28, 1.0)
-UNSURE = (0.5, 0.7, 0.1, 0.7, 0.1, 1.0)
+EXPECTED = (math.log(0.15), math.log(0.2), 0.34, math.log(0.3), 0.28, 1.0, math.log(0.3))
+UNSURE = (0.5, 0.7, 0.1, 0.7, 0.1, 1.0, 1.0)
 """Prior mean and standard deviation of the coefficients: the exponents of Hoffmann et al. (arXiv:2203.15556, eq. 10),
-a floor near that of large models, and a million tokens until the loss falls. The prior matters only for what the runs
-leave open, such as the gain of much larger models."""
+a floor near that of large models, a million tokens until the loss falls, and a head start of as many. The prior matters
+only for what the runs leave open, such as the gain of much larger models."""
 NOISE = 0.02
 """Initial standard deviation of a run's log loss, which weighs the runs against the prior."""
 LINE_NOISE = 0.01
@@ -105,6 +105,7 @@ class LawRun:
     """The measures of the difficulty of the text, see ``forecasting.difficulty``."""
     loss: float
     """Final loss on all held-out sequences."""
+    copy_heads: bool = False
     course: list[float | None]
     """Mean training loss just before each of MARKS, of the objective at that point; None if nothing was logged."""
 
@@ -128,8 +129,14 @@ def law_run(run: RunFolder, name: str, of_text: tuple[float, float]) -> LawRun:
         compression=of_text[0],
         bigram=of_text[1],
         loss=round(summary.validation.loss, 5),
+        copy_heads=planted(recipe),
         course=[None if mean is None else round(mean, 5) for mean in means],
     )
+
+
+def planted(recipe: Mapping[str, Any]) -> bool:
+    """Whether the model of a recipe in plain values started with copy heads, which came with 2026-11-28."""
+    return bool(recipe["model"].get("copy_heads"))
 
 
 def measures_of(shards: Shards) -> tuple[float, float]:
@@ -234,6 +241,7 @@ class HeldoutCourse:
 
     text: float
     """The unigram baseline, which differs from one text or vocabulary to another."""
+    copy_heads: bool
     tokens: int
     progress: list[float]
     losses: list[float]
@@ -253,6 +261,7 @@ def heldout_course(run: RunFolder) -> HeldoutCourse | None:
     on_interim = final.get("interim_loss")
     return HeldoutCourse(
         text=round(final["unigram_loss"], 3),
+        copy_heads=planted(read_recipe_file(run.recipe)),
         tokens=final["tokens"],
         progress=[line["progress"] for line in lines],
         losses=[math.log(line["loss"] / line["unigram_loss"]) for line in lines],
@@ -262,12 +271,11 @@ def heldout_course(run: RunFolder) -> HeldoutCourse | None:
 
 
 def recorded_courses(folder: Path) -> list[HeldoutCourse]:
-    """The held-out losses of all recorded runs that the law applies to; those with copy heads learn earlier."""
+    """The held-out losses of all recorded runs that the law applies to."""
     flagship, found = to_dict(load_recipe("mini")), []
     for path in sorted(folder.glob("*/recipe.json")):
         run = RunFolder(path.parent)
-        recipe = to_dict(load_recipe(path.parent))
-        fits = not why_not(recipe, flagship) and not recipe["model"].get("copy_heads")
+        fits = not why_not(to_dict(load_recipe(path.parent)), flagship)
         if fits and all((path.parent / name).is_file() for name in NEEDED):
             found += [course] if (course := heldout_course(run)) else []
     return found
@@ -291,7 +299,7 @@ def fit(runs: Sequence[LawRun], courses: Sequence[HeldoutCourse], weight: float 
         )
     facts = facts_of(runs, weight)
     theta, covariance, spread, freedom = coefficients_of(facts, log_losses(runs))
-    expected = log_fraction(theta, *facts)
+    expected, noise = log_fraction(theta, *facts), noise_of(courses)
     return Law(
         coefficients=[round(float(value), 6) for value in theta],
         covariance=[[float(f"{value:.4g}") for value in row] for row in covariance],
@@ -300,9 +308,9 @@ def fit(runs: Sequence[LawRun], courses: Sequence[HeldoutCourse], weight: float 
         inner=(min(run.inner for run in runs), max(run.inner for run in runs)),
         tokens=(min(run.tokens for run in runs), max(run.tokens for run in runs)),
         epochs=round(max(run.tokens / run.unique for run in runs), 2),
-        usual=usual_losses(runs, expected),
-        drops=drops_of(courses, noise := noise_of(courses)),
-        course_tokens=(min(course.tokens for course in courses), max(course.tokens for course in courses)),
+        difficulty=(round(float(facts[2].min()), 5), round(float(facts[2].max()), 5)),
+        course=course_of(False, runs, expected, courses, noise),
+        copy_heads_course=course_of(True, runs, expected, courses, noise),
         noise=round(noise, 4),
         residuals=[
             Residual(name=run.name, loss=round(run.loss, 4), fitted=round(run.unigram_loss * math.exp(at), 4))
@@ -311,10 +319,37 @@ def fit(runs: Sequence[LawRun], courses: Sequence[HeldoutCourse], weight: float 
     )
 
 
+def course_of(
+    copy_heads: bool,
+    runs: Sequence[LawRun],
+    expected: np.ndarray,
+    courses: Sequence[HeldoutCourse],
+    noise: float,
+) -> Course:
+    """Return the course of the runs with or without copy heads, or that of all runs if fewer than FEWEST are such."""
+    kind = [number for number, run in enumerate(runs) if run.copy_heads == copy_heads]
+    if len(kind) < FEWEST:
+        kind = list(range(len(runs)))
+    seen = [course for course in courses if course.copy_heads == copy_heads]
+    if len(seen) < FEWEST:
+        seen = list(courses)
+    return Course(
+        usual=usual_losses([runs[number] for number in kind], expected[kind]),
+        drops=drops_of(seen, noise),
+        tokens=(min(course.tokens for course in seen), max(course.tokens for course in seen)),
+    )
+
+
 def facts_of(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> np.ndarray:
-    """Return N, D and the difficulty of each run [3, R]."""
+    """Return N, D, the difficulty and whether there are copy heads, of each run [4, R]."""
     facts = [
-        (run.inner, effective_tokens(run.tokens, run.unique), run.compression + weight * run.bigram) for run in runs
+        (
+            run.inner,
+            effective_tokens(run.tokens, run.unique),
+            run.compression + weight * run.bigram,
+            run.copy_heads,
+        )
+        for run in runs
     ]
     return np.array(facts, dtype=float).T
 
@@ -325,7 +360,7 @@ def log_losses(runs: Sequence[LawRun]) -> np.ndarray:
 
 
 def coefficients_of(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
-    """Return the coefficients [6], their covariance, the residual deviation and the degrees of freedom.
+    """Return the coefficients [7], their covariance, the residual deviation and the degrees of freedom.
 
     Uses Huber's loss, as in Hoffmann et al. (section 3.3), so that an outlier has little effect.
     """
@@ -477,15 +512,16 @@ def replayed(run: RunFolder, law: Law) -> list[Forecast]:
     """Return the forecasts that ``law`` makes during a finished run, from its stored forecast and metrics."""
     log, summary = read_json(run.forecast, ForecastLog), read_json(run.summary, Summary)
     data, decisions = read_json(run.manifest, Manifest), read_json(run.decisions, Decisions)
-    hidden_size = read_recipe_file(run.recipe)["model"]["hidden_size"]
+    recipe = read_recipe_file(run.recipe)
     if log.difficulty is None:
         sys.exit(f"{run.path} was forecast by a version that measured the difficulty of a text differently.")
     about = RunSpec(
-        inner=inner_parameters(summary.parameters, data.vocabulary, hidden_size),
+        inner=inner_parameters(summary.parameters, data.vocabulary, recipe["model"]["hidden_size"]),
         tokens=log.forecasts[0].tokens,
         unique=data.train.tokens,
         unigram_loss=summary.validation.unigram_loss,
         difficulty=log.difficulty,
+        copy_heads=planted(recipe),
     )
     timed = Budget.parse(summary.budget).unit == "seconds"
     with tempfile.TemporaryDirectory() as folder:

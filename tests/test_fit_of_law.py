@@ -40,31 +40,32 @@ def made_up(noise: float, seed: int) -> list[Any]:
     for inner in SIZES:
         for tokens in TOKENS:
             luck, difficulty = noise * chance.standard_normal(), float(chance.uniform(-1.05, -0.65))
-            expected = true_loss(inner, tokens, 0.0, difficulty)
+            copy_heads = len(found) % 2 == 1
+            expected = true_loss(inner, tokens, 0.0, difficulty, copy_heads)
             found.append(
                 script("law").LawRun(
                     name=f"{inner}-{tokens}", inner=inner, tokens=tokens, unique=PLENTY,
                     unigram_loss=7.0, compression=difficulty, bigram=0.0,
-                    loss=true_loss(inner, tokens, luck, difficulty),
-                    course=[usual_loss(at, expected) * math.exp(luck) for at in MARKS],
+                    loss=true_loss(inner, tokens, luck, difficulty, copy_heads), copy_heads=copy_heads,
+                    course=[usual_loss(at, expected, copy_heads) * math.exp(luck) for at in MARKS],
                 )
             )  # fmt: skip
     return found
 
 
-def courses(seed: int, texts: int = 3) -> list[Any]:
+def courses(seed: int, texts: int = 3, many: int = 60) -> list[Any]:
     """Held-out losses of runs of many lengths, whose rest of the way differs by DROP_SPREAD from that of the truth."""
     chance, at = np.random.default_rng(1000 + seed), [0.15, *(0.1 * tenth for tenth in range(2, 10)), 1.0]
     found = []
-    for number in range(30):
+    for number in range(many):
         tokens, final = int(chance.uniform(1e6, 1.6e7)), float(chance.uniform(-0.8, -0.4))
-        part = 900 if number % 2 else 1000
+        part, copy_heads = 900 if number % 2 else 1000, number % 4 > 1
         sampling = 0.6 * math.sqrt(1 / part - 1 / 1000) * chance.standard_normal()
         luck = DROP_SPREAD * chance.standard_normal(len(at) - 1) + sampling
-        losses = [final + true_drop(each, tokens) + apart for each, apart in zip(at, luck)]
+        losses = [final + true_drop(each, tokens, copy_heads) + apart for each, apart in zip(at, luck)]
         found.append(
             script("law").HeldoutCourse(
-                text=number % texts, tokens=tokens, progress=at, losses=[*losses, final],
+                text=number % texts, copy_heads=copy_heads, tokens=tokens, progress=at, losses=[*losses, final],
                 positions=(part, 1000), final_on_interim=final + sampling,
             )
         )  # fmt: skip
@@ -75,16 +76,20 @@ def fit(runs: list[Any]) -> Law:
     return script("law").fit(runs, courses(0))
 
 
-def of(inner: int, tokens: float) -> RunSpec:
-    return RunSpec(inner=inner, tokens=tokens, unique=PLENTY, unigram_loss=7.0, difficulty=CENTRE[2])
+def of(inner: int, tokens: float, copy_heads: bool = False) -> RunSpec:
+    return RunSpec(
+        inner=inner, tokens=tokens, unique=PLENTY, unigram_loss=7.0, difficulty=CENTRE[2], copy_heads=copy_heads
+    )
 
 
 def test_a_law_without_noise_is_found_again() -> None:
     law = fit(made_up(0.0, 0))
     for inner in (500_000, 5_000_000):
         for tokens in (1.5e6, 1.2e7):
-            seen = predict_loss(law, of(inner, tokens))
-            assert seen.loss == pytest.approx(true_loss(inner, tokens), rel=2e-3) and not seen.beyond
+            for copy_heads in (False, True):
+                seen = predict_loss(law, of(inner, tokens, copy_heads))
+                truth = true_loss(inner, tokens, copy_heads=copy_heads)
+                assert seen.loss == pytest.approx(truth, rel=2e-3) and not seen.beyond
 
 
 def test_nine_of_ten_new_runs_fall_into_the_interval() -> None:
@@ -101,7 +106,7 @@ def test_nine_of_ten_new_runs_fall_into_the_interval() -> None:
 
 def test_the_course_corrects_what_the_law_could_not_know() -> None:
     law, (inner, tokens) = fit(made_up(0.02, 1)), (SIZES[1], 6e6)
-    mark = law.usual[1]
+    mark = law.course.usual[1]
     assert mark.at == 0.2
     for luck in (-0.08, 0.0, 0.08):
         before = predict_loss(law, of(inner, tokens))
@@ -115,15 +120,26 @@ def test_the_course_corrects_what_the_law_could_not_know() -> None:
 
 def test_the_rest_of_the_way_is_found_again() -> None:
     law = script("law").fit(made_up(0.02, 0), courses(3))
-    for drop in law.drops:
-        for tokens in (2e6, 1.2e7):
-            assert expected_drop(law, of(SIZES[0], tokens), drop.at)[0] == pytest.approx(
-                true_drop(drop.at, tokens), abs=DROP_SPREAD
-            )
-        assert 0.5 * DROP_SPREAD < drop.spread < 2.5 * DROP_SPREAD
+    for copy_heads, course in ((False, law.course), (True, law.copy_heads_course)):
+        for drop in course.drops:
+            for tokens in (2e6, 1.2e7):
+                assert expected_drop(law, of(SIZES[0], tokens, copy_heads), drop.at)[0] == pytest.approx(
+                    true_drop(drop.at, tokens, copy_heads), abs=DROP_SPREAD
+                )
+            assert 0.5 * DROP_SPREAD < drop.spread < 2.5 * DROP_SPREAD
     assert law.noise == pytest.approx(0.6, rel=0.4)
     spread = [expected_drop(law, of(SIZES[0], tokens), 0.5)[1] for tokens in (4e6, 4e8)]
     assert spread[1] > spread[0], "far longer runs than measured ones are less certain"
+
+
+def test_too_few_runs_with_copy_heads_fall_as_all_runs_do() -> None:
+    fewest = script("law").FEWEST
+    few = [run for run in made_up(0.02, 0) if not run.copy_heads] + [run for run in made_up(0.02, 0) if run.copy_heads][
+        1:fewest
+    ]
+    some = [course for course in courses(0) if not course.copy_heads]
+    law = script("law").fit(few, some)
+    assert law.copy_heads_course.drops == law.course.drops and law.copy_heads_course.usual != law.course.usual
 
 
 def test_nine_of_ten_losses_fall_into_the_interval_during_a_run() -> None:

@@ -102,6 +102,11 @@ class Origin:
     general: str = ""
     """Folder of prepared general text, to measure on its held-out part what a continued model forgets."""
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the run starts from trained weights."""
+        return bool(self.init or self.branch)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -189,7 +194,7 @@ class Recipe:
 
     def refuse_without_origin(self) -> None:
         """Raise UserError if the whole run is an embedding finish and there is no model to start from."""
-        if self.finish.start == 0 and not (self.origin.init or self.origin.branch):
+        if self.finish.start == 0 and not self.origin.has_weights:
             raise UserError(
                 f"'{self.name}' adapts a pretrained model, but no model is given.",
                 "Name a model with --init, or start the finish later with --finish.start 0.9.",
@@ -265,7 +270,7 @@ class Recipe:
 
 def smaller_than(recipe: Recipe) -> str:
     """Options that select the smallest model of the recipe's family; empty if there is none, or the shape is given."""
-    if recipe.origin.init or recipe.origin.branch:
+    if recipe.origin.has_weights:
         return ""
     if not recipe.name.startswith(FAMILY):
         return "--size tiny" if recipe.name in recipe_names() else ""

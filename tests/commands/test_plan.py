@@ -19,6 +19,7 @@ from daybreak.core.files import read_json, write_json
 from daybreak.core.serialization import to_dict
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
+from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, predict_loss
 from daybreak.pretraining import hardware_choices, planning
 from daybreak.pretraining.flops import flops_per_token
 from daybreak.pretraining.planning import Speed
@@ -100,6 +101,22 @@ def test_the_plan_says_what_its_forecasts_extrapolate(
         assert one.forecast and f"Warning: the forecast of {size} extrapolates: {one.forecast.beyond}." in said
     (twice,) = [line for line in said.splitlines() if line.startswith("Twice the time: ")]
     assert "; rough, because of " in twice
+
+
+def test_twice_the_time_is_forecast_with_the_copy_heads_of_the_recipe(
+    data: Path, law: Law, timed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for copy_heads in (False, True):
+        tiny = named("tiny")[0]
+        recipe = replace(tiny, model=replace(tiny.model, copy_heads=copy_heads))
+        made = plan.plan(data=data, budget="2m", recipes=[recipe])
+        (one,) = made.candidates
+        doubled = RunSpec(
+            inner=one.inner, tokens=2 * one.tokens, unique=made.text_tokens, unigram_loss=made.unigram_loss,
+            difficulty=made.difficulty, speed_spread=SPEED_SPREAD, copy_heads=copy_heads,
+        )  # fmt: skip
+        expected = predict_loss(law, doubled).words_with_reason
+        assert f"Twice the time: {expected}." in capsys.readouterr().out
 
 
 def test_the_next_command_names_a_recipe_by_its_file(

@@ -39,6 +39,12 @@ def test_what_lies_outside_of_the_runs_is_said(inner: int, tokens: float, unique
     assert words in predict_loss(true_law(), of(inner, tokens, unique)).beyond
 
 
+@pytest.mark.parametrize(("apart", "words"), [(0.4, "less predictable"), (0.3, ""), (-0.4, "more predictable")])
+def test_a_text_unlike_all_fitted_ones_is_said(apart: float, words: str) -> None:
+    beyond = predict_loss(true_law(), replace(of(900_000, 5e6), difficulty=CENTRE[2] + apart)).beyond
+    assert beyond == (f"a text that is {words} than those of the fitted runs" if words else "")
+
+
 def test_means_before_marks() -> None:
     means = course_means([0.02, 0.06, 0.10, 0.11, 0.29], [9.0, 8.0, 6.0, 5.0, 4.0], (0.1, 0.2, 0.3))
     assert means == [7.0, None, 4.0]
@@ -56,9 +62,17 @@ def test_the_form_is_that_of_hoffmann_and_begins_at_word_frequencies() -> None:
     inner, tokens, difficulty = 4 * CENTRE[0], 9 * CENTRE[1], CENTRE[2] + 0.1
     lasting = 0.1 + 0.12 / 4**0.4
     share = (lasting + (1 - lasting) * (1 + 9 / 0.35) ** -0.3) ** math.exp(-1.2 * 0.1)
-    facts = [np.array([value]) for value in (inner, tokens, difficulty)]
+    facts = [np.array([value]) for value in (inner, tokens, difficulty, 0)]
     assert math.exp(log_fraction(TRUTH, *facts)[0]) == pytest.approx(share)
-    assert log_fraction(TRUTH, facts[0], np.zeros(1), facts[2])[0] == 0.0
+    assert log_fraction(TRUTH, facts[0], np.zeros(1), *facts[2:])[0] == 0.0
+
+
+def test_copy_heads_are_worth_tokens() -> None:
+    """Copy heads of the law in fake_laws are worth a fifth of CENTRE's tokens."""
+    tokens, ones = np.array([1e6, 5e6, 1e8]), np.ones(3)
+    inner, difficulty = CENTRE[0] * ones, CENTRE[2] * ones
+    with_heads = log_fraction(TRUTH, inner, tokens, difficulty, ones)
+    assert with_heads == pytest.approx(log_fraction(TRUTH, inner, tokens + 0.2 * CENTRE[1], difficulty, 0 * ones))
 
 
 def test_a_time_on_a_machine_that_may_slow_down_has_a_wider_forecast() -> None:

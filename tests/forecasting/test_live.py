@@ -63,7 +63,7 @@ def test_forecasts_are_kept_from_the_start_on_and_narrow(
     walk(prophet, 1, 100, luck=0.03)
     outlook = read_json(path, ForecastLog)
     kept = outlook.forecasts
-    assert [band.made_at for band in outlook.usual] == [mark.at for mark in law.usual]
+    assert [band.made_at for band in outlook.usual] == [mark.at for mark in law.course.usual]
     assert [each.made_at for each in kept] == [0, 0.1, *(percent / 100 for percent in range(15, 100, 10))]
     assert [each.high - each.low for each in kept] == sorted((each.high - each.low for each in kept), reverse=True)
     assert kept[2].loss == kept[1].loss, "no run was measured so early"

@@ -57,9 +57,14 @@ def test_the_held_out_curve_ends_with_the_sequences_of_the_others(three):
     """The final loss of all held-out sequences would be drawn as a rise where they are harder than those."""
     run = three[0]
     *before, final = run.validations
-    final = dataclasses.replace(final, loss=before[-1].loss + 0.2, interim_loss=before[-1].loss - 0.1)
-    heldout = training.losses([dataclasses.replace(run, validations=[*before, final])], "time")["data"][-1]
+    final = dataclasses.replace(
+        final, loss=before[-1].loss + 0.2, interim_loss=before[-1].loss - 0.1, interim_accuracy=0.5
+    )
+    run = dataclasses.replace(run, validations=[*before, final])
+    heldout = training.losses([run], "time")["data"][-1]
     assert heldout["y"] == [*(record.loss for record in before), final.interim_loss]
+    (heldout, *_) = training.accuracy([run])["data"]
+    assert heldout["y"] == [*(100 * record.accuracy for record in before), 50.0]
 
 
 def test_operations_have_a_number_at_each_power_of_ten_only(three):

@@ -123,4 +123,5 @@ def test_the_end_is_also_evaluated_on_the_sequences_of_the_interim_validations()
     interim = measured(validation, encoder, rows=20)
     final = validation.measure(encoder, rows=ROWS, step=7, tokens=99, tick=Tick(1.5, 1.0), final=True, interim_rows=20)
     assert final.interim_loss == pytest.approx(interim.loss, abs=1e-6) and interim.interim_loss is None
-    assert abs(final.loss - interim.loss) > 1e-3
+    assert final.interim_accuracy == interim.accuracy and interim.interim_accuracy is None
+    assert abs(final.loss - interim.loss) > 1e-3 and final.accuracy != interim.accuracy

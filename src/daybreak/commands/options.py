@@ -405,7 +405,7 @@ def refuse_idle_settings(default: Recipe, recipe: Recipe, arguments: Sequence[st
     ):
         if not used:
             refuse_idle(arguments, flags, why, remedy)
-    if not (recipe.origin.init or recipe.origin.branch):
+    if not recipe.origin.has_weights:
         return
     before, now = to_dict(default.model), to_dict(recipe.model)
     for name in before:

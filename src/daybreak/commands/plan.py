@@ -178,6 +178,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
         unigram_loss=made.unigram_loss,
         difficulty=made.difficulty,
         speed_spread=SPEED_SPREAD,
+        copy_heads=chosen.copy_heads,
     )
     lines.append(f"Twice the time: {predict_loss(shipped_law(), doubled).words_with_reason}.")
     lines += task_lines(chosen.tasks)

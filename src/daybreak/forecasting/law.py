@@ -18,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 from daybreak.core.files import read_json
-from daybreak.schemas.forecast import Forecast, Law, UsualLoss
+from daybreak.schemas.forecast import Course, Forecast, Law, UsualLoss
 from daybreak.schemas.run import ValidationRecord
 
 CENTRE = (1e6, 3e6, -0.75)
@@ -81,16 +81,22 @@ def effective_tokens(tokens: float, unique: float) -> float:
     return unique + unique * REPEATS * (1.0 - math.exp(-(tokens / unique - 1.0) / REPEATS))
 
 
-def log_fraction(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, difficulty: np.ndarray) -> np.ndarray:
-    """Return z [R] for coefficients [6] and N, D and difficulty, each [R]; 0 (the unigram baseline) at zero tokens."""
-    floor, a, alpha, start, beta, gamma = coefficients
+def log_fraction(
+    coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, difficulty: np.ndarray, copy_heads: np.ndarray
+) -> np.ndarray:
+    """Return z [R] for coefficients [7] and N, D, difficulty and whether there are copy heads (0 or 1), each [R].
+
+    It is 0 (the unigram baseline) at zero tokens without copy heads.
+    """
+    floor, a, alpha, start, beta, gamma, head_start = coefficients
     lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
-    unlearned = (1.0 + tokens / (CENTRE[1] * np.exp(start))) ** -beta
+    relative = tokens / CENTRE[1] + copy_heads * np.exp(head_start)
+    unlearned = (1.0 + relative / np.exp(start)) ** -beta
     return np.log(lasting + (1.0 - lasting) * unlearned) * np.exp(-gamma * (difficulty - CENTRE[2]))
 
 
 def gradient(coefficients: np.ndarray, *facts: np.ndarray) -> np.ndarray:
-    """Return the derivatives of ``log_fraction`` by the coefficients [6, R] for N, D and difficulty, each [R]."""
+    """Return the derivatives of ``log_fraction`` by the coefficients [7, R] for the facts of ``log_fraction``."""
     steps = 1e-4 * np.eye(len(coefficients))
     return np.stack(
         [
@@ -126,13 +132,18 @@ def predict_loss(law: Law, run: RunSpec, progress: float = 0.0) -> Forecast:
     return _forecast(law, run, progress, z, math.sqrt(variance + pace + law.spread**2))
 
 
+def course_of(law: Law, run: RunSpec) -> Course:
+    """Return how the losses of runs of this kind fall."""
+    return law.copy_heads_course if run.copy_heads else law.course
+
+
 def correct_forecast(law: Law, run: RunSpec, seen: ValidationRecord, positions: int) -> Forecast:
     """Forecast the final loss from the law and from an interim validation, each weighted by its precision.
 
     Args:
         positions: masked positions of the final validation, which contain those of the interim one.
     """
-    if seen.progress < law.drops[0].at:
+    if seen.progress < course_of(law, run).drops[0].at:
         return predict_loss(law, run, seen.progress)
     z, variance, pace = _expected(law, run)
     expected = variance + pace + law.spread**2
@@ -149,12 +160,13 @@ def expected_drop(law: Law, run: RunSpec, progress: float) -> tuple[float, float
     Both are interpolated between the measured points and the end, where they are 0. A run that is shorter or longer
     than all measured ones falls like the nearest of them; the deviation grows by what the slope would add.
     """
-    fewest, most = law.course_tokens
+    course = course_of(law, run)
+    fewest, most = course.tokens
     nearest = min(max(run.tokens, fewest), most)
     more, outside = math.log(nearest / CENTRE[1]), math.log(run.tokens / nearest)
-    at = [drop.at for drop in law.drops] + [1.0]
-    means = [drop.mean + drop.slope * more for drop in law.drops] + [0.0]
-    spreads = [math.hypot(drop.spread, drop.slope * outside) for drop in law.drops] + [0.0]
+    at = [drop.at for drop in course.drops] + [1.0]
+    means = [drop.mean + drop.slope * more for drop in course.drops] + [0.0]
+    spreads = [math.hypot(drop.spread, drop.slope * outside) for drop in course.drops] + [0.0]
     return float(np.interp(progress, at, means)), float(np.interp(progress, at, spreads))
 
 
@@ -181,7 +193,7 @@ def _expected(law: Law, run: RunSpec) -> tuple[float, float, float]:
 
     def facts(more: float = 0.0) -> list[np.ndarray]:
         tokens = effective_tokens(run.tokens * math.exp(more), run.unique)
-        return [np.array([value]) for value in (run.inner, tokens, run.difficulty)]
+        return [np.array([value]) for value in (run.inner, tokens, run.difficulty, run.copy_heads)]
 
     slope = gradient(theta, *facts())[:, 0]
     more, less = (float(log_fraction(theta, *facts(step))[0]) for step in (1e-4, -1e-4))
@@ -208,6 +220,9 @@ def _beyond(law: Law, run: RunSpec) -> str:
     if run.tokens / run.unique > max(1.0, law.epochs) * SLACK:
         passes = run.tokens / run.unique
         found.append(f"{passes:.1f} passes over the text, where fitted runs made at most {law.epochs:.1f}")
-    if run.copy_heads:
-        found.append("copy heads, which no fitted run had")
+    easiest, hardest = law.difficulty
+    if run.difficulty > hardest + math.log(SLACK):
+        found.append("a text that is less predictable than those of the fitted runs")
+    elif run.difficulty < easiest - math.log(SLACK):
+        found.append("a text that is more predictable than those of the fitted runs")
     return "; ".join(found)

@@ -15,6 +15,7 @@ from daybreak.forecasting.law import (
     RunSpec,
     correct_forecast,
     course_means,
+    course_of,
     predict_loss,
     typical_loss,
 )
@@ -50,7 +51,7 @@ class ForecastMonitor:
         return f"  forecast {forecast.loss:.2f} ({forecast.interval})"
 
     def on_step(self, record: StepRecord) -> None:
-        self._begun, mark = self._begun or record, self._law.usual[0]
+        self._begun, mark = self._begun or record, course_of(self._law, self._run).usual[0]
         if self.forecasts[-1].made_at >= mark.at:
             return
         if record.progress > mark.at - WINDOW:
@@ -80,7 +81,7 @@ class ForecastMonitor:
 
     def _keep(self, run: RunSpec, forecast: Forecast) -> None:
         self.forecasts.append(forecast)
-        bands = [typical_loss(self._law, run, mark) for mark in self._law.usual]
+        bands = [typical_loss(self._law, run, mark) for mark in course_of(self._law, run).usual]
         write_json(self._path, ForecastLog(forecasts=self.forecasts, usual=bands, difficulty=run.difficulty))
 
     def on_validation(self, record: ValidationRecord) -> None:

@@ -280,7 +280,7 @@ def _even(training: Training, rows: int) -> int:
 
 def has_copy_heads(recipe: Recipe) -> bool:
     """Whether a new model of the recipe starts with copy heads."""
-    return bool(getattr(recipe.model, "copy_heads", False)) and not (recipe.origin.init or recipe.origin.branch)
+    return bool(getattr(recipe.model, "copy_heads", False)) and not recipe.origin.has_weights
 
 
 def why_no_forecast(recipe: Recipe) -> str:

@@ -164,6 +164,7 @@ def _untimed(recipe: Recipe, cost: int, vocabulary: int) -> Candidate:
         recipe=recipe.name,
         parameters=model.parameter_count(),
         inner=inner_parameters(model.parameter_count(), vocabulary, model.hidden_size),
+        copy_heads=has_copy_heads(recipe),
         flops_per_token=cost,
         tokens_per_second=0.0,
         training_seconds=0.0,
@@ -186,7 +187,7 @@ def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: 
         return replace(candidate, trouble=f"no forecast: {reason}")
     if seconds < MIN_STEPS * speed.step:
         return replace(candidate, trouble="no forecast: the budget is too short")
-    run = replace(about, inner=candidate.inner, tokens=candidate.tokens, copy_heads=has_copy_heads(recipe))
+    run = replace(about, inner=candidate.inner, tokens=candidate.tokens, copy_heads=candidate.copy_heads)
     loss = predict_loss(shipped_law(), run)
     tasks = forecast_tasks(shipped_tasks(), loss, about.unigram_loss)
     return replace(candidate, forecast=loss, tasks=tasks)
@@ -234,7 +235,14 @@ def size_for(budget: Budget) -> str:
         model = meta_model(recipe, vocabulary_of(recipe))
         inner = inner_parameters(model.parameter_count(), model.vocabulary, model.hidden_size)
         tokens = rate * budget.amount / flops_per_token(recipe, model.vocabulary)
-        run = RunSpec(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, difficulty=CENTRE[2])
+        run = RunSpec(
+            inner=inner,
+            tokens=tokens,
+            unique=math.inf,
+            unigram_loss=1.0,
+            difficulty=CENTRE[2],
+            copy_heads=has_copy_heads(recipe),
+        )
         return predict_loss(law, run).loss
 
     return min((load_recipe(size) for size in PLANNED), key=expected).name

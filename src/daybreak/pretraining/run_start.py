@@ -109,7 +109,7 @@ def check_tokenizer(recipe: Recipe, manifest: Manifest, *, resumed: bool) -> Non
 
     Daybreak's own recipes take any tokenizer, and a run that continues a model takes the tokenizer of that model.
     """
-    continued = resumed or recipe.origin.init or recipe.origin.branch
+    continued = resumed or recipe.origin.has_weights
     if not continued and of_a_paper(recipe) and (sentence := other_tokenizer(recipe, manifest)):
         raise UserError(
             sentence,

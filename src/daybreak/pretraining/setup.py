@@ -103,7 +103,7 @@ def build(
     """
     torch.manual_seed(recipe.seed)
     model = recipe.model.build(shards.manifest.vocabulary)
-    if init and not (recipe.origin.init or recipe.origin.branch):
+    if init and not recipe.origin.has_weights:
         if recipe.word_vectors.weight:
             initialize_embeddings(model, recipe, shards)
         recipe.model.plant(model)

@@ -148,15 +148,18 @@ def _loss_of_interim_sequences(record: ValidationRecord) -> float:
     return record.loss if record.interim_loss is None else record.interim_loss
 
 
+def _accuracy_on_interim_sequences(record: ValidationRecord) -> float:
+    """The accuracy on the same sequences, in percent."""
+    return 100 * (record.accuracy if record.interim_accuracy is None else record.interim_accuracy)
+
+
 def accuracy(runs: Sequence[RunRecords]) -> Figure:
     """Accuracy on held-out masked tokens, and the accuracy of always predicting the most frequent token."""
     axis = Axis(runs, "time")
-    data = [
-        axis.heldout(number, "masked accuracy", lambda record: 100 * record.accuracy) for number in range(len(runs))
-    ]
+    data = [axis.heldout(number, "masked accuracy", _accuracy_on_interim_sequences) for number in range(len(runs))]
     layout = axis.layout("accuracy, %")
     layout["yaxis"]["rangemode"] = "tozero"
-    baselines = [100 * run.validation.most_frequent_fraction for run in runs if run.validation]
+    baselines = [100 * run.validations[0].most_frequent_fraction for run in runs if run.validation and run.validations]
     for text, height in {f"{value:.1f}": value for value in baselines}.items():
         _level(layout, height, f"most frequent token {text} %")
     _mark_stages(layout, axis)

@@ -49,16 +49,28 @@ class Drop:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Course:
+    """How the losses of runs fall from their start to their end."""
+
+    usual: list[UsualLoss]
+    drops: list[Drop]
+    tokens: tuple[int, int]
+    """Fewest and most tokens of the runs that ``drops`` are fitted to."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Law:
     """Scaling law: (L + (1 - L) (1 + D / D0)^-beta)^exp(-gamma d) with L = floor + A / N^alpha, fitted in logarithms.
 
     It gives the relative loss. The form is that of Hoffmann et al. (arXiv 2203.15556), modified so that the loss equals
     the unigram baseline at zero tokens and falls faster for more predictable text. N: parameters outside the embedding;
-    D: tokens, where repeated text counts less and less; d: the difficulty of the text, see ``forecasting.difficulty``.
+    D: tokens, where repeated text counts less and less, plus a head start for a model with copy heads; d: the
+    difficulty of the text, see ``forecasting.difficulty``.
     """
 
     coefficients: list[float]
-    """log floor, log A, alpha, log D0, beta, gamma, with N, D and d counted from ``forecasting.law.CENTRE``."""
+    """log floor, log A, alpha, log D0, beta, gamma, log head start, with N, D and d counted from
+    ``forecasting.law.CENTRE``."""
     covariance: list[list[float]]
     """Covariance of the coefficients."""
     spread: float
@@ -70,10 +82,11 @@ class Law:
     tokens: tuple[int, int]
     epochs: float
     """Largest number of epochs that was measured."""
-    usual: list[UsualLoss]
-    drops: list[Drop]
-    course_tokens: tuple[int, int]
-    """Fewest and most tokens of the runs that ``drops`` are fitted to."""
+    difficulty: tuple[float, float]
+    """Of the easiest and of the hardest text that was measured."""
+    course: Course
+    """Of runs without copy heads."""
+    copy_heads_course: Course
     noise: float
     """Standard deviation of the logarithm of a held-out loss on one masked position."""
     residuals: list[Residual] = field(default_factory=list)
@@ -180,6 +193,8 @@ class Candidate:
     parameters: int
     inner: int
     """Parameters outside the embedding."""
+    copy_heads: bool
+    """Whether a new model starts with copy heads."""
     flops_per_token: int
     """Floating-point operations of training per token."""
     tokens_per_second: float

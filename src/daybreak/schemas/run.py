@@ -249,6 +249,8 @@ class ValidationRecord:
     interim_loss: float | None = None
     """In a final validation, the loss on the sequences of the interim ones, to compare with them; None without interim
     validations and in runs of earlier versions."""
+    interim_accuracy: float | None = None
+    """The accuracy on those sequences."""
 
     @property
     def on_plateau(self) -> bool:

@@ -98,7 +98,7 @@ class Validation:
         """Evaluate ``model`` on the first ``rows`` sequences, in float32 regardless of the training precision.
 
         Args:
-            interim_rows: sequences of the interim validations, whose loss is reported as well; 0 for none.
+            interim_rows: sequences of the interim validations, whose loss and accuracy are reported as well; 0 for none.
         """
         started = time.monotonic()
         predictions: list[Tensor] = []
@@ -117,6 +117,7 @@ class Validation:
                 predictions.append(logits.argmax(dim=2))
                 seconds_per_row.append((time.monotonic() - batch_started) / (batch.stop - batch.start))
         prediction = torch.cat(predictions)
+        correct = (prediction == answers).double()
         self.row_seconds = statistics.median(seconds_per_row[1:] or seconds_per_row)
         own = self._own.evaluate(model) if final and self._own else None
         return ValidationRecord(
@@ -125,7 +126,7 @@ class Validation:
             progress=tick.progress,
             tokens=tokens,
             loss=float(total / answers.numel()),
-            accuracy=float((prediction == answers).double().mean()),
+            accuracy=float(correct.mean()),
             positions=answers.numel(),
             distinct=int(prediction.unique().numel()),
             unigram_loss=float(self._unigram[answers].double().mean()),
@@ -137,4 +138,5 @@ class Validation:
             next_loss=own.next_loss if own else None,
             next_accuracy=own.next_accuracy if own else None,
             interim_loss=float(torch.cat(losses)[:interim_rows].mean()) if interim_rows else None,
+            interim_accuracy=float(correct[:interim_rows].mean()) if interim_rows else None,
         )
