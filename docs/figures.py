@@ -45,10 +45,10 @@ def figure() -> Any:
             line = {"x": list(found), "y": [statistics.fmean(values) for values in found.values()]}
             drawn.add_scatter(**line, mode="lines", line_color=color, name=name, showlegend=column == 1, **look)
         for value, dash, name in baselines(task):
-            ends = {"x": [17, 370], "y": [value, value], "name": name, "showlegend": column == 1}
+            ends = {"x": [25, 340], "y": [value, value], "name": name, "showlegend": column == 1}
             drawn.add_scatter(**ends, mode="lines", line={"color": QUIET, "dash": dash}, row=1, col=column)
     drawn.update_xaxes(
-        type="log", range=[1.23, 2.57], tickvals=[20, 30, 45, 120, 300], title="minutes of one core",
+        type="log", range=[1.4, 2.53], tickvals=[30, 45, 120, 300], title="minutes of one core",
         gridcolor="#e3e5e0",
     )  # fmt: skip
     drawn.update_yaxes(gridcolor="#e3e5e0", automargin=True)

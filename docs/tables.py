@@ -28,7 +28,9 @@ ALL_ROWS = {
     "`mini`, two and a half hours of two threads": "2026-11-27-mini-150m-all-rows.json",
 }
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
-SEEDS = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
+SEEDS = [f"2026-11-28-tiny-8000steps-seed-{seed}" for seed in range(3)]
+SEEDS_BEFORE = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
+"""The same steps before copy heads."""
 SEEDS_PLAIN = [f"2026-11-26-tiny-8000steps-plain-seed-{seed}" for seed in range(3)]
 SEEDS_30 = {
     "`tiny`": ["2026-11-25-tiny-30m", "2026-11-26-tiny-12625steps-seed-1", "2026-11-26-tiny-12625steps-seed-2"],
@@ -46,11 +48,11 @@ SEEDS_30 = {
 }  # fmt: skip
 """Pretraining seeds after 30 minutes of one thread, or after as many tokens."""
 HOURS = {
-    ("`tiny`", 20): SEEDS,
-    ("`tiny`", 30): SEEDS_30["`tiny`"],
-    ("`mini`", 45): ["2026-11-24-mini-45m"],
-    ("`mini`", 120): ["2026-11-25-mini-2h", "2026-11-24-mini-2h"],
-    ("`mini`", 300): ["2026-11-27-mini-150m"],
+    ("`tiny`", 28): SEEDS,
+    ("`tiny` without copy heads", 30): SEEDS_30["`tiny`"],
+    ("`mini` without copy heads", 45): ["2026-11-24-mini-45m"],
+    ("`mini` without copy heads", 120): ["2026-11-25-mini-2h", "2026-11-24-mini-2h"],
+    ("`mini` without copy heads", 300): ["2026-11-27-mini-150m"],
 }
 """Runs of the flagship on general text, by recipe and minutes of one core."""
 VIEWS_RECORD = "2026-11-27-study-views"
@@ -354,19 +356,18 @@ def glue_current() -> str:
 
 def pretraining_seeds() -> str:
     """GLUE of three pretraining seeds: mean over the seeds of their means, and its standard deviation."""
-    found = [
-        {(result["task"], result["protocol"]): result for result in read(f"{seed}/results.json")} for seed in SEEDS
-    ]
-    first = [found[0][task, "small"] for task in GLUE]
+    first = {result["task"]: result for result in small_results(SEEDS[0])}
     rows = [
-        ["constant answer", *map(constant, first)],
-        ["bag of words", *map(bag_of_words, first)],
+        ["constant answer", *(constant(first[task]) for task in GLUE)],
+        ["bag of words", *(bag_of_words(first[task]) for task in GLUE)],
     ]
     for protocol in ("quick", "small"):
-        seeds = [[one[task, protocol] for one in found] for task in GLUE]
-        rows.append([f"`{protocol}`", *(over_seeds([one["mean"] for one in task]) for task in seeds)])
-        together = (over_seeds([statistics.fmean(one["combined"]) for one in task]) for task in seeds)
-        rows.append([f"`{protocol}`, averaged with the bag of words", *together])
+        for records, when in ((SEEDS_BEFORE, " without copy heads"), (SEEDS, "")):
+            found = [{result["task"]: result for result in small_results(record, protocol)} for record in records]
+            seeds = [[one[task] for one in found] for task in GLUE]
+            rows.append([f"`{protocol}`{when}", *(over_seeds([one["mean"] for one in task]) for task in seeds)])
+            together = (over_seeds([statistics.fmean(one["combined"]) for one in task]) for task in seeds)
+            rows.append([f"`{protocol}`{when}, averaged with the bag of words", *together])
     return table(["`tiny`, 8,000 steps, three pretraining seeds", *GLUE.values()], rows)
 
 
@@ -496,8 +497,12 @@ def over_seeds(values: Sequence[float]) -> str:
 
 
 def pretraining_losses() -> str:
-    """Losses of the same three runs, and of three without sequences of views and without the embedding finish."""
-    recipes = {"`tiny`": SEEDS, "`tiny` without views and finish": SEEDS_PLAIN}
+    """Losses of the same runs, and of three without sequences of views and without the embedding finish."""
+    recipes = {
+        "`tiny`": SEEDS,
+        "`tiny` without copy heads": SEEDS_BEFORE,
+        "`tiny` without copy heads, views and finish": SEEDS_PLAIN,
+    }
     columns = [
         {
             "recipe": recipe,

@@ -139,6 +139,9 @@ def test_what_cannot_be_exported_is_refused(run: Path, data: Path, refused: Refu
     assert "has no best checkpoint" in refused("export", run, "--best", "--out", out, "--data", data)
     for flag in (["--best"], ["--data", data]):
         assert f"{flag[0]} applies to runs only" in refused("export", run / "model", "--out", out, *flag)
+    assert "is finished, and its model is copied without the data." in " ".join(
+        refused("export", run, "--out", out, "--data", data).split()
+    )
     (run / "summary.json").unlink()
     assert "no checkpoint yet" in refused("export", run, "--out", out, "--data", data)
     assert "Name their folder with --data." in refused("export", run, "--out", out)
@@ -151,16 +154,50 @@ def test_a_record_without_its_model_is_refused(run: Path, refused: Refused, tmp_
     assert not (tmp_path / "model").exists()
 
 
-def test_a_checkpoint_is_not_exported_with_the_tokenizer_of_other_data(
+def test_a_checkpoint_is_exported_with_the_data_of_its_run_only(
     run: Path, corpus: Path, refused: Refused, tmp_path: Path
 ) -> None:
-    """Of as many pieces it would load, and be another model than was trained."""
+    """With another tokenizer of as many pieces it would be another model; with another text, its loss another one."""
     other, out = tmp_path / "other", tmp_path / "model"
     shutil.copytree(run / "before-decay", run / "best")
     (tmp_path / "less.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[:300]))
     prepare([tmp_path / "less.jsonl"], other, tokenizer=WordPiece(vocabulary=400))
-    assert "trained with another tokenizer" in refused("export", run, "--best", "--out", out, "--data", other)
-    assert not out.exists()
+    same = tmp_path / "same tokenizer"
+    prepare([tmp_path / "less.jsonl"], same, tokenizer_from=run / "model")
+    for data in (other, same):
+        told = " ".join(refused("export", run, "--best", "--out", out, "--data", data).split())
+        assert "was started on other data. Give the --data it was started on." in told and not out.exists()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_model_goes_to_where_a_link_or_a_dot_leads(
+    ended: bool, run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = read_json(run / "summary.json", Summary).parity
+    monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
+    if not ended:
+        (run / "summary.json").unlink()
+        shutil.copytree(run / "before-decay", run / "checkpoints")
+    of_run = {} if ended else {"data": data}
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    export(run, out=tmp_path / "link", **of_run)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "disk" / "config.json").is_file()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    export(run, out=".", **of_run)
+    assert (tmp_path / "here" / "config.json").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_an_interrupted_copy_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("daybreak.exporting.hugging_face.replace_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(run, out=tmp_path / "out" / "model")
+    assert not (tmp_path / "out").exists()
 
 
 # ---------------------------------------------------------------- a published checkpoint

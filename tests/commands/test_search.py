@@ -78,4 +78,8 @@ def test_what_cannot_work_ends_with_2_and_a_remedy(
     inside = run / "search" / "vectors.parquet"
     assert "is in the folder of the search index." in refused("search", run, "--export", inside)
     assert not inside.exists()
+    with monkeypatch.context() as before:
+        before.setattr("daybreak.commands.search.open_search", lambda *_, **__: pytest.fail("the index is opened"))
+        for folder in (".", "/", tmp_path):
+            assert "is a folder. Name a file" in refused("search", run, "--export", folder)
     assert not (finished / "search").exists() and not (unfinished / "search").exists()

@@ -302,6 +302,58 @@ def test_a_damaged_index_is_named(run: Path) -> None:
     (run / "search" / "bm25" / "params.index.json").write_text("null")
     with pytest.raises(UserError, match=r"is damaged .* Build it again with --rebuild\."):
         open_index(run)
+    (run / "search" / "passages.npy").write_bytes(b"")
+    with pytest.raises(UserError, match=r"is damaged .* Build it again with --rebuild\."):
+        open_index(run)
+
+
+@pytest.mark.parametrize("name", ["passages.npy", "vectors.npy"])
+def test_a_damaged_part_of_an_index_is_named(run: Path, name: str) -> None:
+    state = open_index(run).state
+    write_json(run / "search" / "index.json", replace(state, embedded=0, has_bm25=False))
+    (run / "search" / name).write_bytes(b"")
+    with pytest.raises(UserError, match=r"is damaged .* Build it again with --rebuild\."):
+        open_index(run)
+
+
+def test_a_model_that_cannot_be_read_leaves_the_index(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    open_index(run)
+    before, weights = contents(run / "search"), run / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])  # of a copy that was interrupted
+    capsys.readouterr()
+    for rebuild in (False, True):
+        with pytest.raises(UserError):
+            open_index(run, rebuild=rebuild)
+    assert contents(run / "search") == before and "built again" not in capsys.readouterr().out
+    weights.write_bytes(whole)
+    assert open_index(run).vectors.any(axis=1).all() and "built again" not in capsys.readouterr().out
+
+
+def test_an_index_whose_files_vanish_while_it_is_opened_is_opened_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removes them before it makes them again."""
+    state, opened = open_index(run).state, module._opened
+
+    def vanishing(folder: Path, *rest: object) -> OpenIndex:
+        monkeypatch.setattr(module, "_opened", opened)
+        write_json(folder / "index.json", replace(state, passages=0))
+        (folder / "passages.npy").unlink()
+        return opened(folder, *rest)
+
+    monkeypatch.setattr(module, "_opened", vanishing)
+    assert open_index(run).state == state
+
+
+def test_a_build_that_was_killed_before_its_passages_goes_on_in_a_folder_of_its_own(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(module, "cut_passages", interrupted)
+        open_index(run, folder=tmp_path / "own")
+    assert (tmp_path / "own" / "index.json").is_file()
+    assert open_index(run, folder=tmp_path / "own").vectors.any(axis=1).all()
 
 
 def test_a_moved_model_is_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,6 +382,19 @@ def test_a_folder_of_something_else_is_not_touched(run: Path, tmp_path: Path) ->
     assert contents(tmp_path / "mine") == {"thesis.tex": b"years of work"}
     with pytest.raises(UserError, match=r"is not a folder. Choose another folder with --index\."):
         open_index(run, folder=tmp_path / "mine" / "thesis.tex")
+
+
+def test_files_of_the_user_with_the_names_of_an_index_are_not_touched(run: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    np.save(mine / "vectors.npy", np.ones(3))
+    for facts in (None, '{"my": "data"}'):
+        if facts:
+            (mine / "index.json").write_text(facts)
+        before = contents(mine)
+        with pytest.raises(UserError, match=r"and is not a search index. Choose another with --index\."):
+            open_index(run, folder=mine, rebuild=True)
+        assert contents(mine) == before
 
 
 def test_data_of_another_tokenizer_are_refused(run: Path, tmp_path: Path) -> None:

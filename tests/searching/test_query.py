@@ -238,6 +238,7 @@ def test_what_is_equally_good_comes_in_order(searcher: Searcher) -> None:
         (" \n", 10, "hybrid", "The query is empty"),
         ("river", 0, "hybrid", "0 results are too few"),
         ("river", 1.5, "hybrid", "1.5 is no number of results"),
+        ("\ud800\x00", 10, "dense", "The query is empty."),
         ("river", 10, "bm52", "--method cannot be 'bm52'. Did you mean 'bm25'?"),
     ],
 )

@@ -74,7 +74,7 @@ def export(
         UserError: the folder is neither, has nothing to export, or ``out`` is not empty; a package for ONNX is missing;
             or the parity check failed, or ONNX Runtime and torch disagree (the folder is then written, without ONNX).
     """
-    from daybreak.exporting.hugging_face import copy_model_folder
+    from daybreak.data.pipeline.resuming import final_place
     from daybreak.exporting.onnx import FILE, check_onnx_installed, write_onnx
 
     run, out = Path(run), Path(out)
@@ -85,12 +85,34 @@ def export(
         raise UserError(f"'{out}' is not empty.", "Choose another --out.")
     if onnx:
         check_onnx_installed()
-    make_folder(out.parent)
+    with final_place(out) as final:
+        _export(source, final, out, data, attend_padding, best)
+        if (final / REFUSED).exists():
+            raise UserError(
+                f"The model in '{out}' failed its parity check, so do not use it.",
+                f"Read {REFUSED} there and export the model again.",
+            )
+        if onnx:
+            written = write_onnx(final)
+            say(
+                f"{FILE}: ONNX Runtime {written.runtime} gives the same last hidden states "
+                f"(largest difference {written.largest_difference:.1e}, tolerance {written.tolerance:.1e})."
+            )
+    return out
+
+
+def _export(
+    source: RunFolder, final: Path, out: Path, data: Path | str | None, attend_padding: bool | None, best: bool
+) -> None:
+    """Write the model folder to ``final``, the resolved path of ``out``."""
+    from daybreak.exporting.hugging_face import copy_model_folder
+
+    run = source.path
     if not source.recipe.exists():
         for flag, given in (("--best", best), ("--data", data is not None)):
             if given:
                 raise UserError(f"{flag} applies to runs only, and '{run}' is a model.", f"Leave {flag} out.")
-        with whole_folder(out) as new:
+        with whole_folder(final) as new:
             _export_model(run, new, attend_padding)
     elif attend_padding is not None:
         raise UserError(
@@ -101,23 +123,15 @@ def export(
             raise UserError(
                 f"'{run}' is a finished run without its model, such as a record.", "Export it where it was trained."
             )
-        copy_model_folder(source.model, out)
+        if data is not None:
+            raise UserError(
+                f"'{run}' is finished, and its model is copied without the data.", "Leave --data out, or add --best."
+            )
+        copy_model_folder(source.model, final)
         say(f"Copied the finished model to {out}.")
     else:
-        with whole_folder(out) as new:
+        with whole_folder(final) as new:
             _export_checkpoint(source, source.best if best else source.checkpoints, new, data_of(run, data))
-    if (out / REFUSED).exists():
-        raise UserError(
-            f"The model in '{out}' failed its parity check, so do not use it.",
-            f"Read {REFUSED} there and export the model again.",
-        )
-    if onnx:
-        written = write_onnx(out)
-        say(
-            f"{FILE}: ONNX Runtime {written.runtime} gives the same last hidden states "
-            f"(largest difference {written.largest_difference:.1e}, tolerance {written.tolerance:.1e})."
-        )
-    return out
 
 
 def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Path) -> None:
@@ -125,7 +139,7 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
 
     from daybreak.data.sequences.shards import open_shards
     from daybreak.exporting.budget_files import write_training_file
-    from daybreak.pretraining.run_start import refuse_other_tokenizer
+    from daybreak.pretraining.run_start import refuse_other_data
     from daybreak.pretraining.setup import heldout_validation, sample_text
     from daybreak.recipe import load_recipe
     from daybreak.training import checkpoint
@@ -133,7 +147,7 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
 
     recipe = load_recipe(source.recipe)
     shards = open_shards(data)
-    refuse_other_tokenizer(source, shards)
+    refuse_other_data(source, shards, remedy="Give the --data it was started on.")
     model = recipe.model.build(shards.manifest.vocabulary)
     # The model that the run would export now. The best checkpoint was validated without the average.
     average = RunningAverage(recipe.average, model) if recipe.average.fraction and checkpoints != source.best else None
@@ -184,7 +198,8 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
     named = read_json(folder / "config.json").get("max_position_embeddings")
     length = shape.longest or (named if isinstance(named, int) and named > 0 else VALIDATION_LENGTH)
     settings = folder / "tokenizer_config.json"
-    truncated = read_json(settings).get("model_max_length") if settings.is_file() else None
+    read = read_json(settings) if settings.is_file() else {}
+    truncated = read.get("model_max_length") if isinstance(read, dict) else None
     if isinstance(truncated, int) and truncated > 0:
         length = min(length, truncated)
     ids = np.random.default_rng(0).integers(0, model.vocabulary, (PROBE_ROWS, min(length, VALIDATION_LENGTH)))

@@ -71,6 +71,8 @@ def search(
         folder = Path(index) if index is not None else RunFolder(Path(run)).search
         if folder.resolve() in Path(export).resolve().parents:
             raise UserError(f"'{export}' is in the folder of the search index.", "Name another place with --export.")
+        if Path(export).is_dir():
+            raise UserError(f"'{export}' is a folder.", "Name a file, as in --export vectors.parquet.")
     started = time.monotonic()
     searcher = open_search(run, data=data, index=index, method=method, rebuild=rebuild)
     if export is not None:

@@ -75,11 +75,12 @@ def _replacement(out: Path) -> Iterator[Path]:
         yield new
         replace_folder(new, out)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(new, ignore_errors=True)
         raise UserError(
             f"The model cannot be written to '{out}' ({reason(error)}).",
             "Free disk space or correct the permissions, then repeat the command.",
         ) from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _settings(tokenizer: Path, special: SpecialIds) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def has_steps(run: RunFolder) -> bool:
     return run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir())
 
 
-def refuse_other_data(run: RunFolder, shards: Shards) -> None:
+def refuse_other_data(
+    run: RunFolder, shards: Shards, remedy: str = "Give the --data it was started on, or another --out."
+) -> None:
     """Raise UserError if ``shards`` are not the data of the run."""
     if not run.manifest.is_file():
         raise UserError(
@@ -72,7 +74,7 @@ def refuse_other_data(run: RunFolder, shards: Shards) -> None:
     if not same or any(old.hashes not in ([], new.hashes) for old, new in zip(_telling(before), _telling(now))):
         raise UserError(
             f"The run in '{run.path}' was started on other data.",
-            "Give the --data it was started on, or another --out.",
+            remedy,
         )
 
 

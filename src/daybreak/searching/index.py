@@ -15,7 +15,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
 from daybreak.core.files import (
@@ -103,9 +104,14 @@ def open_index(
         except UserError as error:
             raise UserError(error.sentence, "Choose another folder with --index.") from None
         with alone_in(folder, PATIENCE):
+            _refuse_strangers(folder, own)
             state = _complete(folder, source, _in_run(run, source.data), rebuild)
     assert state is not None
-    opened = _opened(folder, state, source, words)
+    try:
+        opened = _opened(folder, state, source, words)
+    except UserError:
+        if _is_same(_saved_state(folder), state):
+            raise
     if not _is_same(_saved_state(folder), state):  # another process began to build it again: its vectors may be empty
         return open_index(run, data=data, folder=folder if own else None, words=words)
     place, stamp = _in_run(run, source.data), _stamp(source.model)
@@ -182,12 +188,12 @@ def _in_run(run: Path, data: Path) -> str:
 
 
 def _saved_state(folder: Path) -> SearchIndex | None:
-    """None where there is no index, or one that cannot be read."""
+    """None where there is no index, one that cannot be read, or one that has no passages yet."""
     try:
         state: SearchIndex = read_json(folder / STATE, SearchIndex)
     except UserError:
         return None
-    return state
+    return state if state.passages else None
 
 
 def _is_ready(state: SearchIndex | None, source: SearchSource, words: bool) -> bool:
@@ -235,18 +241,28 @@ def _most_tokens(source: SearchSource) -> int:
 
 
 def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: bool) -> SearchIndex:
-    """Make what is missing, with the folder locked."""
-    _refuse_strangers(folder)
+    """Make what is missing, with the folder locked.
+
+    A model that cannot be read leaves the index as it is.
+    """
+    from daybreak.models.importing import load_pretrained
+
     state = _saved_state(folder)
-    if state is not None and not rebuild and (change := _change(state, source)):
+    change = _change(state, source) if state is not None and not rebuild else ""
+    model = None
+    if state is None or change or rebuild or state.embedded < state.passages:
+        model = load_pretrained(source.model).model
+    if change:
         say(f"{change}: it is built again.")
-        state = None
-    if state is None or rebuild:
+    if state is None or change or rebuild:
         state = _begin(folder, source, data_folder)
     elif 0 < state.embedded < state.passages:
         say(f"Resuming the search index at passage {state.embedded:,} of {state.passages:,}.")
-    reader = PassageReader(source.shards, source.tokenizer, np.load(folder / PASSAGES, mmap_mode="r"))
-    state = _embed_passages(folder, source, reader, state)
+    with _named_damage(folder):
+        passages, _ = _arrays(folder, state)
+    reader = PassageReader(source.shards, source.tokenizer, passages)
+    if model is not None:
+        state = _embed_passages(folder, model, reader, state)
     if not state.has_bm25 and importlib.util.find_spec("bm25s") is not None:
         temporary = folder / f".{BM25}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -260,29 +276,34 @@ def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: boo
     return state
 
 
-def _refuse_strangers(folder: Path) -> None:
-    """Raise UserError where the folder holds anything but an index."""
-    strange = sorted(path.name for path in folder.iterdir() if path.name not in FILES and not path.name.startswith("."))
+def _refuse_strangers(folder: Path, named: bool) -> None:
+    """Raise UserError where the folder holds anything but an index; in a ``named`` one, its files may be the user's."""
+    there = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    strange = [name for name in there if name not in FILES]
+    if named and not _has_state(folder):
+        strange = there
     if strange:
         raise UserError(f"'{folder}' holds '{strange[0]}' and is not a search index.", "Choose another with --index.")
+
+
+def _has_state(folder: Path) -> bool:
+    """Whether the folder has the index.json of an index, of whatever version."""
+    try:
+        state = read_json(folder / STATE)
+    except UserError:
+        return False
+    return isinstance(state, dict) and {"passages", "embedded"} <= state.keys()
 
 
 def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
     """Remove what is there and write the passages and the file of the vectors, still empty.
 
-    Files are removed rather than overwritten, so that a process that reads them keeps what it reads.
+    Files are removed rather than overwritten, so that a process that reads them keeps what it reads. A state without
+    passages comes first: if the process is killed, it shows that the folder holds an index.
     """
     from daybreak.training.hardware.probe import choose_device, faster_precision
 
-    for name in (STATE, PASSAGES, VECTORS):
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / BM25, ignore_errors=True)
-    passages = cut_passages(source.shards, source.tokenizer, _most_tokens(source))
-    write_npy(folder / PASSAGES, passages)
-    hidden_size = int(read_json(source.model / "config.json")["hidden_size"])
-    np.lib.format.open_memmap(folder / VECTORS, "w+", np.float16, (len(passages), hidden_size)).flush()
-    reserve(folder / VECTORS)
-    state = SearchIndex(
+    begun = SearchIndex(
         format=FORMAT,
         model=model_fingerprint(source.model),
         model_stamp=_stamp(source.model),
@@ -290,24 +311,30 @@ def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
         data_folder=data_folder,
         most_tokens=_most_tokens(source),
         precision=faster_precision(choose_device()),
-        passages=len(passages),
-        hidden_size=hidden_size,
+        passages=0,
+        hidden_size=int(read_json(source.model / "config.json")["hidden_size"]),
     )
+    write_json(folder / STATE, begun)
+    for name in (PASSAGES, VECTORS):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / BM25, ignore_errors=True)
+    passages = cut_passages(source.shards, source.tokenizer, _most_tokens(source))
+    write_npy(folder / PASSAGES, passages)
+    np.lib.format.open_memmap(folder / VECTORS, "w+", np.float16, (len(passages), begun.hidden_size)).flush()
+    reserve(folder / VECTORS)
+    state = replace(begun, passages=len(passages))
     write_json(folder / STATE, state)
     return state
 
 
-def _embed_passages(folder: Path, source: SearchSource, reader: PassageReader, state: SearchIndex) -> SearchIndex:
+def _embed_passages(folder: Path, model: Encoder, reader: PassageReader, state: SearchIndex) -> SearchIndex:
     """Embed the passages that are missing, part after part."""
-    if state.embedded == state.passages:
-        return state
     import torch
 
     from daybreak.evaluation.probes.retrieval import embed_ids
-    from daybreak.models.importing import load_pretrained
     from daybreak.training.hardware.probe import choose_device
 
-    model = load_pretrained(source.model).model.to(choose_device(), getattr(torch, state.precision))
+    model = model.to(choose_device(), getattr(torch, state.precision))
     vectors = np.lib.format.open_memmap(folder / VECTORS, "r+")
     with working("Embedding passages") as work:
 
@@ -318,7 +345,7 @@ def _embed_passages(folder: Path, source: SearchSource, reader: PassageReader, s
         while state.embedded < state.passages:
             past = min(state.embedded + PART, state.passages)
             ids = [reader.ids(number).tolist() for number in range(state.embedded, past)]
-            vectors[state.embedded : past] = embed_ids(model, ids, special=source.shards.manifest.special, show=show)
+            vectors[state.embedded : past] = embed_ids(model, ids, special=reader.shards.manifest.special, show=show)
             vectors.flush()
             state = replace(state, embedded=past)
             write_json(folder / STATE, state)
@@ -326,20 +353,31 @@ def _embed_passages(folder: Path, source: SearchSource, reader: PassageReader, s
 
 
 def _opened(folder: Path, state: SearchIndex, source: SearchSource, words: bool) -> OpenIndex:
+    with _named_damage(folder):
+        passages, vectors = _arrays(folder, state)
+        bm25 = import_bm25s().BM25.load(folder / BM25, mmap=True) if words else None
+    return OpenIndex(state, source, PassageReader(source.shards, source.tokenizer, passages), vectors, bm25)
+
+
+def _arrays(folder: Path, state: SearchIndex) -> tuple[np.ndarray, np.ndarray]:
+    """Return the passages and the vectors, memory-mapped."""
+    passages = np.load(folder / PASSAGES, mmap_mode="r")
+    # Mapped for writing in memory only: torch warns of arrays that are read-only.
+    vectors = np.load(folder / VECTORS, mmap_mode="c")
+    if len(passages) != state.passages or vectors.shape != (state.passages, state.hidden_size):
+        raise ValueError("files of different lengths")
+    return passages, vectors
+
+
+@contextlib.contextmanager
+def _named_damage(folder: Path) -> Iterator[None]:
+    """Raise UserError for what numpy and bm25s raise of damaged files."""
     try:
-        passages = np.load(folder / PASSAGES, mmap_mode="r")
-        # Mapped for writing in memory only: torch warns of arrays that are read-only.
-        vectors = np.load(folder / VECTORS, mmap_mode="c")
-        if len(passages) != state.passages or vectors.shape != (state.passages, state.hidden_size):
-            raise ValueError("files of different lengths")
-        bm25 = None
-        if words:
-            bm25 = import_bm25s().BM25.load(folder / BM25, mmap=True)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:  # what bm25s finds
+        yield
+    except (OSError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
         raise UserError(
             f"The search index in '{folder}' is damaged ({error}).", "Build it again with --rebuild."
         ) from None
-    return OpenIndex(state, source, PassageReader(source.shards, source.tokenizer, passages), vectors, bm25)
 
 
 # ---------------------------------------------------------------- for a vector database

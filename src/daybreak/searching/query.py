@@ -84,7 +84,7 @@ class Searcher:
         """
         method = method or self.method
         check_query(words, top, method)
-        words = clean(words) or words  # as the text was
+        words = clean(words)  # as the text was
         if method != "dense" and self.index.bm25 is None:
             raise UserError(f"This index was opened without BM25, which '{method}' needs.", "Open it with that method.")
         scores = self.scores(words, method)
@@ -218,7 +218,7 @@ def check_query(words: str, top: int, method: str) -> None:
         raise UserError(f"{top} results are too few.", "Use at least 1 with --top.")
     if not isinstance(words, str):
         raise UserError(f"The query {words!r} is not text.", "Search for one query at a time, given as a string.")
-    if not words.strip():
+    if not clean(words):
         raise UserError("The query is empty.", "Name the words to search for, in quotation marks.")
 
 

@@ -98,7 +98,7 @@ class Validation:
         """Evaluate ``model`` on the first ``rows`` sequences, in float32 regardless of the training precision.
 
         Args:
-            interim_rows: sequences of the interim validations, whose loss and accuracy are reported as well; 0 for none.
+            interim_rows: sequences of the interim validations, which are also measured on their own; 0 for none.
         """
         started = time.monotonic()
         predictions: list[Tensor] = []

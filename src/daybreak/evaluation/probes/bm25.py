@@ -45,7 +45,8 @@ def bm25_index(passages: Iterable[str]) -> Any:
     vocabulary: dict[str, int] = {}
     ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in _words(passage)] for passage in passages]
     index = bm25s.BM25(k1=1.5, b=0.75, csc_backend="scipy")
-    index.index((ids, vocabulary or {"": 0}), show_progress=False)
+    with np.errstate(invalid="ignore"):  # the mean length of passages without words
+        index.index((ids, vocabulary or {"": 0}), show_progress=False)
     return index
 
 
