@@ -35,7 +35,7 @@ from daybreak.studies import cell_tasks
 from daybreak.studies import experiment as experiment
 from daybreak.studies.cell_runner import Cell, StudyFolder
 from daybreak.studies.cell_tasks import CellTasks, choose_tasks, with_scores
-from daybreak.studies.experiment import Variant, heldout_sets, study_settings, without_folders
+from daybreak.studies.experiment import Variant, check_names, heldout_sets, study_settings, without_folders
 from daybreak.studies.paired_losses import compare_scores
 from daybreak.training.phases import SecondPhase
 
@@ -181,8 +181,33 @@ def test_a_study_goes_on_without_a_variant_that_diverges(
     found = study(seeds=2, **{**asked, "variants": [a, third]})
     assert ran[3:] == ["c-seed-1", "a-seed-1"] and found.finished
     assert {one.variant for one in found.cells} == {"a", "c"} and len(found.comparisons) == 1
+    with pytest.raises(UserError, match="went on without the variant 'b', whose runs would now not alternate"):
+        study(seeds=2, **{**asked, "variants": [a, b]})
+
+
+def test_a_variant_that_was_left_out_by_mistake_comes_back(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, ran, asked = without_training(data, tmp_path, monkeypatch)
+    a, b = asked["variants"]
+    third = replace(b, name="c")
+    whole = study(seeds=1, **{**asked, "variants": [a, b, third]})
+    for one in whole.cells:
+        (place.out / one.folder).mkdir(parents=True, exist_ok=True)
+        (place.out / one.folder / "summary.json").touch()
+    assert {one.variant for one in study(seeds=1, **{**asked, "variants": [a, b]}).cells} == {"a", "b"}
     with pytest.raises(UserError, match="other variants"):
-        study(seeds=2, **{**asked, "variants": [a, b]})  # its cells would not alternate with those of a
+        study(seeds=1, **{**asked, "variants": [a, b, replace(third, recipe=SMALL)]})
+    monkeypatch.setattr("daybreak.commands.study.StudyRunner.play", lambda self, cells, **_: self.write([]))
+    again = study(seeds=1, **{**asked, "variants": [a, b, third]})
+    assert len(ran) == 3 and [one.name for one in again.settings.variants] == ["a", "b", "c"]
+    assert again.settings.left_out == []
+
+
+def test_a_name_that_is_no_name_of_a_folder_is_refused_at_once() -> None:
+    long = Variant(name="tiny " + " ".join(["--optimizer.lr 4e-3"] * 24), recipe=SMALL)
+    with pytest.raises(UserError, match="is too long for a folder"):
+        check_names([replace(long, name="a"), long])
 
 
 def test_a_study_does_not_go_on_with_the_same_documents_in_another_order(

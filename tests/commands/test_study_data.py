@@ -66,6 +66,22 @@ def prepared(texts: dict[str, list[str]], tmp_path_factory: pytest.TempPathFacto
     return out / "data"
 
 
+def test_a_source_that_the_tokenizer_does_not_know_is_named(
+    texts: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [chr(0x4E00 + 37 * number % 20_000) for number in range(3000)]
+    foreign = tmp_path / "foreign.txt"
+    foreign.write_text("\n".join("".join(words[start : start + 40]) for start in range(0, 3000, 8)), "utf-8")
+    found = [treated.find_text(name, texts[name], document="auto", text_field="text") for name in NAMES]
+    found.append(treated.find_text("foreign", [str(foreign)], document="line", text_field="text"))
+    (tmp_path / "work").mkdir()
+    config = WordPiece(vocabulary=300)
+    treated.make_texts(found, ["raw"], config, tmp_path / "work", tmp_path / "data", threshold=0.4, workers=1)
+    warned = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning")]
+    assert len(warned) == 1 and warned[0].startswith("Warning for the source 'foreign': ")
+    assert "of the tokens of the held-out text are unknown to this tokenizer" in warned[0]
+
+
 def bare(text: str) -> str:
     """Without spaces, which a tokenizer does not keep."""
     return "".join(text.split())
@@ -259,6 +275,10 @@ def test_texts_have_names() -> None:
         (("a=nowhere.txt", "--threshold", "1.5"), "A threshold of 1.5 is not possible."),
         (("a=nowhere.txt", "--threshold", "0"), "A threshold of 0.0 is not possible."),
         (
+            ("a=nowhere.txt", "--preprocessings", "raw,sorted", "--threshold", "0.9"),
+            "No preprocessing filters with a threshold. Add filtered to --preprocessings, or leave --threshold out.",
+        ),
+        (
             ("a=nowhere.txt", "--preprocessings", "raw,filtered", "--order", "prevalence"),
             "No preprocessing reads the sequences in the order 'prevalence'. Add sorted to --preprocessings",
         ),
@@ -299,7 +319,7 @@ def test_from_text_to_verdicts(
         out=out,
         budget="20steps",
         threads=1,
-        preparation=Preparation(preprocessings=("raw", "sorted"), threshold=0.4, workers=1),
+        preparation=Preparation(preprocessings=("raw", "sorted"), workers=1),
     )
     study_data(texts, seeds=1, **asked)
     assert ran == ["tales-raw-seed-0", "tales-sorted-seed-0", "mixed-raw-seed-0", "mixed-sorted-seed-0"]

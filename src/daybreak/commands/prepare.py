@@ -38,9 +38,9 @@ from daybreak.data.pipeline.corpus import Corpus, bundle_files
 from daybreak.data.pipeline.corpus_facts import begin_report, complete_report, quality_on
 from daybreak.data.pipeline.first_pass import KEPT_BYTES, FirstPass, decide
 from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs_of
-from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
+from daybreak.data.pipeline.tokenizer_quality import folding_warning, unknown_warning
 from daybreak.data.pipeline.workers import map_parts, workers_ended
-from daybreak.data.readers.documents import choose_rule
+from daybreak.data.readers.documents import choose_rule, warn_of_single_documents
 from daybreak.data.readers.inputs import ByteCounter, InputFile, addresses, find_files, spool_stdin
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import (
@@ -212,6 +212,8 @@ def prepare(
         files = find_files(given, stdin)
         preprocessing.check_sources(given, {file.given for file in files})
         rule = choose_rule(files, document)
+        if document == "auto":
+            warn_of_single_documents(files, rule)
         settings = dict(
             tokenizer=tokenizer.identity(),
             document=document,
@@ -311,6 +313,8 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     _report(job, found, report.steps[0].characters_in)
     folder, made, shared = _tokenizer(job, found, work)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
+    if quality and (warning := unknown_warning(quality, imported=not isinstance(job.tokenizer, TrainedTokenizer))):
+        say(f"Warning: {warning}")
     *by_filters, _duplicates = report.steps
     if reasons := sum((Counter(step.reasons) for step in by_filters), Counter[str]()):
         listed = ", ".join(f"{reason}: {documents:,}" for reason, documents in reasons.most_common())
@@ -352,7 +356,9 @@ def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer,
     with working("Making the tokenizer"):
         folder = resuming.fill_once(work / "tokenizer", lambda to: job.tokenizer.make(found.sample, to))
     made = load_tokenizer(folder)
-    warn_of_folding(made, found.letters, found.sample, imported=not isinstance(job.tokenizer, TrainedTokenizer))
+    imported = not isinstance(job.tokenizer, TrainedTokenizer)
+    if warning := folding_warning(made, found.letters, found.sample, imported=imported):
+        say(f"Warning: {warning}")
     shared = overlap(made, load_tokenizer(Path(job.compare))) if job.compare else None
     if shared is not None:
         say(f"Tokenizer: {shared:.1%} of its tokens are also in '{job.compare}'.")

@@ -133,6 +133,7 @@ def study(
         cells_of,
         check_names,
         heldout_sets,
+        refuse_late_return,
         refuse_others,
         say_fewer_seeds,
         study_settings,
@@ -167,16 +168,21 @@ def study(
         return replace(found, cells=cells, comparisons=compared, task_comparisons=scored)
 
     with lock_study(out) as lock:
-        if (out / STUDY_FILE).exists():
-            earlier = read_json(out / STUDY_FILE, Study)
+        earlier = read_json(out / STUDY_FILE, Study) if (out / STUDY_FILE).exists() else None
+        if earlier:
             # If nothing has trained, as with a budget that is too short, nothing has to compare.
             if earlier.cells or any(out.glob("cells/*/trace.jsonl")):
                 refuse_others(out, earlier.settings, found.settings)
                 _refuse_other_data(out, earlier, found)
+                known = earlier.settings.variants + earlier.settings.left_out
+                left_out = [variant for variant in known if variant not in settings.variants]
+                found = replace(found, settings=replace(settings, left_out=left_out))
             say_fewer_seeds(earlier.seeds, seeds)
             found = replace(found, question=question or earlier.question)
         place = StudyFolder(out=out, budget=budget, threads=settings.threads)
         cells = cells_of(variants, place, seeds, lambda _: data)
+        if earlier:
+            refuse_late_return(earlier, cells, place)
         for run in (RunFolder(place.folder(cell)) for cell in cells):
             if run.manifest.exists():  # finished cells are not read again, and new ones must compare with them
                 refuse_other_data(run, shards)

@@ -23,6 +23,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import fingerprint
 from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.pipeline.preprocessed import (
+    FILTERED,
     PREPROCESSINGS,
     RAW,
     SORTED,
@@ -178,6 +179,10 @@ def _check_preparation(preparation: Preparation) -> None:
         raise UserError(
             f"No preprocessing reads the sequences in the order '{preparation.order}'.",
             "Add sorted to --preprocessings, or leave --order out.",
+        )
+    if FILTERED not in preparation.preprocessings and preparation.threshold != Preparation().threshold:
+        raise UserError(
+            "No preprocessing filters with a threshold.", "Add filtered to --preprocessings, or leave --threshold out."
         )
 
 

@@ -277,7 +277,7 @@ def _crossed_rows(study: DataStudy) -> tuple[list[str], list[list[str]]]:
     for source in names:
         for preprocessing in study.preprocessings:
             variant = data_variant(source, preprocessing)
-            if cells := _cells(study, variant):
+            if cells := [cell for cell in _cells(study, variant) if cell.has_result]:
                 losses = [[cell.others[name] for cell in cells if name in cell.others] for name in names]
                 rows.append([variant, *map(mean_and_spread, losses)])
     return ["trained on", *(f"evaluated on {name}" for name in names)], rows

@@ -183,6 +183,8 @@ class StudySettings:
     cores: int
     machine: Environment
     variants: list[StudyVariant]
+    left_out: list[StudyVariant] = field(default_factory=list)
+    """Variants of earlier commands that the last one left out; a later command may name them again."""
 
     def differs(self, other: StudySettings) -> str:
         """The first difference of a later command's settings, in words; empty if their cells compare with these."""
@@ -190,7 +192,7 @@ class StudySettings:
             return "another budget"
         if self.threads != other.threads:
             return "another number of threads"
-        if any(variant not in self.variants for variant in other.variants):
+        if any(variant not in self.variants + self.left_out for variant in other.variants):
             return "other variants"
         before, now = (asdict(one.machine) | {"cores": one.cores} for one in (self, other))
         return ", ".join(f"{name} {was} (now {now[name]})" for name, was in before.items() if was != now[name])

@@ -26,7 +26,7 @@ from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe, resolved, with_whole_paths
 from daybreak.schemas.records import tolerance
 from daybreak.schemas.run import Decisions, Summary
-from daybreak.schemas.studies import NOT_A_NUMBER, REFUSED, MachineLoad, StudyCell, StudySettings, StudyVariant
+from daybreak.schemas.studies import NOT_A_NUMBER, REFUSED, MachineLoad, Study, StudyCell, StudySettings, StudyVariant
 from daybreak.studies.cell_runner import Cell, StudyFolder, slug, train_cell
 from daybreak.studies.cell_tasks import CellTasks, evaluate_cell, with_scores
 from daybreak.studies.paired_losses import read_curve
@@ -34,6 +34,8 @@ from daybreak.training import calibration
 from daybreak.training.hardware import probe
 from daybreak.training.validation import Validation
 
+LONGEST_NAME = 200
+"""Characters of the name of a folder, below the limit of file systems, which is 255 bytes."""
 AFTERWARDS = 12.0
 """Approximate seconds of a cell after its budget, for the parity check and the fill-mask examples."""
 
@@ -66,6 +68,11 @@ def check_names(variants: Sequence[Variant]) -> None:
             raise UserError(
                 f"The name of the variant '{one.name}' is not unique, or has no letters or digits.",
                 'Give each its own: "low=mini" "high=mini --optimizer.lr 4e-3".',
+            )
+        if len(folder) > LONGEST_NAME:
+            raise UserError(
+                f"The name of the variant '{one.name[:40]} ...' is too long for a folder.",
+                'Give it a short one: "high=mini --optimizer.lr 4e-3".',
             )
 
 
@@ -169,6 +176,20 @@ def refuse_others(out: Path, before: StudySettings, now: StudySettings) -> None:
     """Raise UserError if the study in ``out`` started with other settings, so that its cells would not compare."""
     if words := before.differs(now):
         raise UserError(f"The study in '{out}' was started with {words}.", "Use the same options, or another --out.")
+
+
+def refuse_late_return(before: Study, cells: Sequence[Cell], study: StudyFolder) -> None:
+    """Raise UserError for a variant that was left out while others were trained: its cells would not alternate."""
+    away = {variant.name for variant in before.settings.left_out}
+    trained = {cell.seed for cell in before.cells}
+    for cell in cells:
+        missed = cell.variant in away and cell.seed in trained
+        if missed and not RunFolder(study.folder(cell)).summary.exists():
+            raise UserError(
+                f"The study in '{study.out}' went on without the variant '{cell.variant}', whose runs would now not "
+                "alternate with the others.",
+                "Leave it out, or use another --out.",
+            )
 
 
 def say_fewer_seeds(before: int, now: int) -> None:

@@ -161,6 +161,9 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "bad.jsonl").write_text('{"text": 1}\n{"text": \n')
     with pytest.raises(UserError, match="line 2 is not valid JSON"):
         EvaluationTexts.read([tmp_path / "bad.jsonl"])
+    (tmp_path / "dev.json").write_text('[{"question": "of many words, in one line or in many"}]')
+    with pytest.raises(UserError, match=r"dev.json' is JSON, not text\. Convert it to \.jsonl"):
+        EvaluationTexts.read([tmp_path / "dev.json"])
     (tmp_path / "labels.tsv").write_text("0\t1\n1\t0\n")
     with pytest.raises(UserError, match="has no text of 8 words or more"):
         EvaluationTexts.read([tmp_path / "labels.tsv"])

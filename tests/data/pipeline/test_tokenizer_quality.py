@@ -12,10 +12,11 @@ from daybreak.data.pipeline.tokenizer_quality import (
     accented_fraction,
     advise,
     first_characters,
+    folding_warning,
     learnable_fraction,
     measure_quality,
     some_of,
-    warn_of_folding,
+    unknown_warning,
 )
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import SPECIAL_TOKENS, WordPiece
@@ -158,20 +159,29 @@ def test_accents_are_found_wherever_they_are(characters: int, monkeypatch: pytes
     ("text", "cased", "warned"),
     [(FRENCH, False, True), (FRENCH, True, False), (ENGLISH, False, False), (RUSSIAN, False, True)],
 )
-def test_who_is_warned(text: str, cased: bool, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_is_warned(text: str, cased: bool, warned: bool) -> None:
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased, strip_accents=not cased)
-    warn_of_folding(tokenizer, Counter({"Latin": 60}), [text])
-    said = capsys.readouterr().out
+    said = folding_warning(tokenizer, Counter({"Latin": 60}), [text])
     assert ("letters have accents" in said and "--tokenizer.cased" in said) == warned
 
 
-def test_the_warning_names_what_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_warning_names_what_can_be_done() -> None:
     """No option of ``daybreak run`` chooses byte-level BPE, and none changes the tokenizer of a model."""
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
-    warn_of_folding(tokenizer, Counter({"Thai": 60}))
-    assert "Add --tokenizer.cased, or choose byte-level BPE (daybreak prepare --" in capsys.readouterr().out
+    said = folding_warning(tokenizer, Counter({"Thai": 60}))
+    assert "Add --tokenizer.cased, or choose byte-level BPE (daybreak prepare --" in said
     for letters in ("Thai", "Latin"):
-        warn_of_folding(tokenizer, Counter({letters: 60}), [FRENCH], imported=True)
-        assert "removes" in (said := capsys.readouterr().out) and "Start from a cased model" in said
+        said = folding_warning(tokenizer, Counter({letters: 60}), [FRENCH], imported=True)
+        assert "removes" in said and "Start from a cased model" in said
+
+
+def test_a_text_whose_words_are_unknown_is_named() -> None:
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "river": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert unknown_warning(measure_quality(tokenizer, ["river " * 200])) == ""
+    quality = measure_quality(tokenizer, ["river " * 150 + "\u0440\u0435\u043a\u0430 " * 50])
+    said = unknown_warning(quality)
+    assert said.startswith("25.0% of the tokens of the held-out text are unknown") and "byte-level BPE" in said
+    assert "--tokenizer.vocabulary" not in unknown_warning(quality, imported=True)

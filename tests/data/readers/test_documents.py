@@ -8,7 +8,15 @@ import pytest
 
 from daybreak.core.errors import UserError
 from daybreak.data.readers import documents
-from daybreak.data.readers.documents import Document, DocumentRule, Skips, choose_rule, cut_documents, read_documents
+from daybreak.data.readers.documents import (
+    Document,
+    DocumentRule,
+    Skips,
+    choose_rule,
+    cut_documents,
+    read_documents,
+    warn_of_single_documents,
+)
 from daybreak.data.readers.inputs import ByteCounter, find_files
 
 
@@ -57,6 +65,20 @@ def test_the_rule_is_chosen_from_the_text(tmp_path: Path, poem: Path, monkeypatc
     monkeypatch.setattr(documents, "WHOLE_FILE_BYTES", 20)  # many large files are not one document each
     assert choose_rule(find_files([poem, tmp_path / "lines.txt"]), "auto").kind == "blank-line"
     assert choose_rule(find_files([tmp_path / "lines.txt"] * 2), "auto").kind == "line"
+
+
+def test_a_file_that_becomes_one_document_is_named(
+    tmp_path: Path, poem: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blank lines in one file separate the documents of all."""
+    (tmp_path / "b.txt").write_text("a line\n" * 200)
+    (tmp_path / "few.txt").write_text("a line\n" * 20)
+    files = find_files([poem, tmp_path / "b.txt", tmp_path / "few.txt"])
+    warn_of_single_documents(files, choose_rule(files, "auto"))
+    assert f"Warning: '{tmp_path / 'b.txt'}' has no blank lines" in (said := capsys.readouterr().out)
+    assert "few.txt" not in said and len(read(tmp_path / "b.txt")) == 200
+    warn_of_single_documents(files[1:], choose_rule(files[1:], "auto"))
+    assert capsys.readouterr().out == ""
 
 
 def test_an_unknown_rule_gets_the_nearest_name(poem: Path) -> None:

@@ -207,6 +207,8 @@ def _items(given: str) -> Iterator[str]:
     form = RECORDS if kind == ".jsonl" else TEXT
     file = InputFile(path, given, form, compression, facts.st_size, facts.st_mtime_ns)
     lines = _decoded(file)
+    if kind == ".json":
+        raise UserError(f"'{given}' is JSON, not text.", "Convert it to .jsonl, with one record a line.")
     if kind == ".csv":
         texts = _cells(lines, given)
     elif kind == ".tsv":

@@ -30,13 +30,16 @@ from daybreak.data.filters.filter import missing_extra
 from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
 from daybreak.data.pipeline import encoding, first_pass
 from daybreak.data.pipeline.corpus import Corpus, bundle_files
+from daybreak.data.pipeline.corpus_facts import quality_on
 from daybreak.data.pipeline.first_pass import ROW, FirstPass, decide
 from daybreak.data.pipeline.resuming import fill_once, identity_of, part_folder, refuse_changed
+from daybreak.data.pipeline.tokenizer_quality import folding_warning, unknown_warning
 from daybreak.data.pipeline.workers import map_parts
 from daybreak.data.readers.documents import Skips, choose_rule
 from daybreak.data.readers.inputs import ByteCounter, addresses, find_files
 from daybreak.data.sequences.shards import open_shards
-from daybreak.data.tokenizers.tokenizer import TokenizerConfig
+from daybreak.data.tokenizers.tokenizer import TokenizerConfig, load_tokenizer
+from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.schemas.run import Source
 from daybreak.schemas.studies import PreprocessedText, StudySource
 
@@ -113,6 +116,15 @@ def make_texts(
         tokenizer = fill_once(
             work / "tokenizer", lambda to: config.make([text for one in found for text in one.sample], to)
         )
+    made, imported = load_tokenizer(tokenizer), not isinstance(config, TrainedTokenizer)
+    for text, one in zip(texts, found):
+        quality = quality_on(one, made)
+        warnings = [
+            folding_warning(made, one.letters, one.sample, imported=imported),
+            unknown_warning(quality, imported=imported) if quality else "",
+        ]
+        for warning in filter(None, warnings):
+            say(f"Warning for the source '{text.name}': {warning}")
     step = Compressibility(tokenizer=str(tokenizer), threshold=threshold)
     prepared: list[PreprocessedText] = []
     for reader, one in zip(readers, found):

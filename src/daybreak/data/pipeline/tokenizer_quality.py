@@ -11,7 +11,6 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
-from daybreak.core.terminal import say
 from daybreak.data.filters.deduplication import document_key
 from daybreak.data.filters.scripts import folded_wrongly
 from daybreak.data.readers.text_pieces import cut_at_whitespace
@@ -25,6 +24,8 @@ TRAIN_CHARACTERS = 4_000_000
 EXAMPLES, LEARNABLE = 100, 0.95
 """A vocabulary is learnable if this fraction of its merges has this many examples (Gowda and May 2020, section 5)."""
 BATCH = 256
+UNKNOWN = 0.01
+"""Fraction of unknown tokens from which there is a warning."""
 BYTE_LEVEL = "daybreak prepare --tokenizer-kind ByteBPE"
 IMPORTED = "Start from a cased model, or train a tokenizer on the text with --tokenizer.cased."
 """Remedy for the tokenizer of a model."""
@@ -112,10 +113,10 @@ def accented_fraction(texts: Iterable[str]) -> float:
     return (accented + marks.total()) / max(1, plain.total() + marks.total())
 
 
-def warn_of_folding(
+def folding_warning(
     tokenizer: Tokenizer, letters: Counter[str], texts: Iterable[str] = (), *, imported: bool = False
-) -> None:
-    """Print a warning with a remedy if this tokenizer damages scripts or accents of the text.
+) -> str:
+    """Return a warning with a remedy if this tokenizer damages scripts or accents of the text; empty if it does not.
 
     Args:
         letters: counts by script.
@@ -125,16 +126,29 @@ def warn_of_folding(
     folds = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("\u00e9") == "e"
     if folds and (damaged := folded_wrongly(letters)):
         remedy = IMPORTED if imported else f"Add --tokenizer.cased, or choose byte-level BPE ({BYTE_LEVEL})."
-        say(
-            f"Warning: this tokenizer removes accents, which deletes vowels or splits syllables in "
-            f"{' and '.join(damaged)}. {remedy}"
-        )
-    elif folds and (fraction := accented_fraction(texts)) >= ACCENTED:
-        remedy = IMPORTED if imported else "Add --tokenizer.cased to keep accents and capitals."
-        say(
-            f"Warning: {fraction:.1%} of the letters have accents or other marks, which this tokenizer removes. "
+        return (
+            f"this tokenizer removes accents, which deletes vowels or splits syllables in {' and '.join(damaged)}. "
             f"{remedy}"
         )
+    if folds and (fraction := accented_fraction(texts)) >= ACCENTED:
+        remedy = IMPORTED if imported else "Add --tokenizer.cased to keep accents and capitals."
+        return f"{fraction:.1%} of the letters have accents or other marks, which this tokenizer removes. {remedy}"
+    return ""
+
+
+def unknown_warning(quality: TokenizerQuality, *, imported: bool = False) -> str:
+    """Return a warning with a remedy if many tokens of the held-out text are unknown to this tokenizer, else ""."""
+    if quality.unknown_tokens < UNKNOWN:
+        return ""
+    remedy = (
+        "Train a tokenizer on the text, or start from a model of its language."
+        if imported
+        else f"Use a larger --tokenizer.vocabulary, or choose byte-level BPE ({BYTE_LEVEL})."
+    )
+    return (
+        f"{quality.unknown_tokens:.1%} of the tokens of the held-out text are unknown to this tokenizer, and the model "
+        f"learns nothing about their words. {remedy}"
+    )
 
 
 HIDDEN_SIZE, BODY, PREDICTED = 512, 25_000_000, 0.3

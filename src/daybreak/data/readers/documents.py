@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import check_choice
+from daybreak.core.terminal import say
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.file_range import BadLines, FileRange, Skips
 from daybreak.data.readers.inputs import (
@@ -34,6 +35,8 @@ WHOLE_FILE_BYTES = 1 << 20
 """Many files of at most this mean size are read as one document each."""
 MANY_FILES = 50
 """Fewest files for that. One document of about this number is held out, so one of a few files would be a large part."""
+MANY_LINES = 50
+"""Lines of a file without blank lines that may be documents."""
 COMPRESSION = 4
 """Bytes of text in a byte of a compressed file, about."""
 LARGEST_DOCUMENT = 4 << 20
@@ -83,6 +86,20 @@ def choose_rule(files: Sequence[InputFile], choice: str) -> DocumentRule:
     ended = sum(bool(_SENTENCE_END.search(line)) for line in filled)
     # Few lines of a wrapped paragraph end with a full stop; most lines with one sentence each do.
     return DocumentRule("blank-line", sentences=ended >= 0.6 * len(filled) > 0)
+
+
+def warn_of_single_documents(files: Sequence[InputFile], rule: DocumentRule) -> None:
+    """Warn of a text file with many lines and no blank line if blank lines separate documents: it is one document."""
+    if rule.kind != "blank-line":
+        return
+    for file in [file for file in files if file.form == TEXT][:MANY_FILES]:
+        lines = _sample_lines([file])
+        if len(lines) >= MANY_LINES and all(lines):
+            say(
+                f"Warning: '{file.given}' has no blank lines, and other inputs have: its {len(lines):,} lines or more "
+                "are one document. Prepare it with --document line if each line is a document."
+            )
+            return
 
 
 def _sample_lines(files: Sequence[InputFile]) -> list[str]:

@@ -55,6 +55,9 @@ _HIDDEN = re.compile(
     |style\s*+=\s*+["'][^"']*?display\s*+:\s*+none)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_QUOTED = re.compile(r"""([^\s=]++)\s*+=\s*+(?:"[^"]*+"|'[^']*+')""")
+_HIDING = frozenset({"aria-hidden", "role", "style"})
+"""Attributes whose value can hide an element."""
 _NAMED = re.compile(
     rb"""<(?:meta[^>]*?charset|\?xml[^>]*?encoding)\s*+=\s*+["']?\s*+([A-Za-z0-9._:-]+)""", re.IGNORECASE
 )
@@ -166,6 +169,14 @@ def _line(text: str) -> str:
     return " ".join(unescape(text).split())
 
 
+def _hides(attributes: str) -> bool:
+    """Whether the attributes of an element hide it; words in the values of others, such as ``title``, do not."""
+    if not _HIDDEN.search(attributes):
+        return False
+    own = _QUOTED.sub(lambda found: found[0] if found[1].lower() in _HIDING else f'{found[1]}=""', attributes)
+    return _HIDDEN.search(own) is not None
+
+
 class _Prose:
     """Collects lines and tracks the open elements."""
 
@@ -196,7 +207,7 @@ class _Prose:
         if name in _UNCLOSED:
             self.end(name)
         self._in_paragraph = self._in_paragraph or name == "p"
-        hidden = name in _REMOVED or (name in _HIDEABLE and _HIDDEN.search(attributes) is not None)
+        hidden = name in _REMOVED or (name in _HIDEABLE and _hides(attributes))
         if hidden or name in _CONTAINERS or name in _UNCLOSED or self._count[name]:
             self._open.append((name, hidden))
             self._count[name] += 1
