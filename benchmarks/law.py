@@ -68,10 +68,10 @@ MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Points of a run at which its training loss is compared with the typical loss."""
 UNEVEN = 0.12
 """How far the fraction of its tokens that half of a run reads may be from a half."""
-EXPECTED = (math.log(0.15), math.log(0.2), 0.34, math.log(0.3), 0.28, 1.0, math.log(0.3))
-UNSURE = (0.5, 0.7, 0.1, 0.7, 0.1, 1.0, 1.0)
+EXPECTED = (math.log(0.15), math.log(0.2), 0.34, math.log(0.3), 0.28, 1.0, 0.0)
+UNSURE = (0.5, 0.7, 0.1, 0.7, 0.1, 1.0, 0.5)
 """Prior mean and standard deviation of the coefficients: the exponents of Hoffmann et al. (arXiv:2203.15556, eq. 10),
-a floor near that of large models, a million tokens until the loss falls, and a head start of as many. The prior matters
+a floor near that of large models, a million tokens until the loss falls, and no effect of copy heads. The prior matters
 only for what the runs leave open, such as the gain of much larger models."""
 NOISE = 0.02
 """Initial standard deviation of a run's log loss, which weighs the runs against the prior."""

@@ -10,7 +10,7 @@ from daybreak.forecasting.law import CENTRE, log_fraction
 from daybreak.schemas.forecast import Course, Drop, Law, UsualLoss
 from daybreak.schemas.run import ValidationRecord
 
-TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 1.2, math.log(0.2)])
+TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 1.2, 0.4])
 SIZES = (330_000, 900_000, 2_700_000, 9_000_000)
 TOKENS = (1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000)
 PLENTY = 10**9

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -532,12 +533,27 @@ def test_epochs_say_how_often_a_source_is_read(tmp_path: Path) -> None:
     asked = Preprocessing(epochs=(2.5, 0.0))
     mixed = prepare([one, two], tmp_path / "mixed", tokenizer=SMALL, preprocessing=asked)
     first = open_shards(tmp_path / "mixed")
-    assert mixed.heldout == plain.heldout  # is never repeated, nor left out
+    counts = [(one.heldout.documents, one.heldout.tokens, one.heldout.document_ends) for one in (mixed, plain)]
+    assert counts[0] == counts[1]  # held-out text is never repeated, nor left out
     from_one = prepare([one], tmp_path / "one", tokenizer=SMALL).train.documents
     assert 2.4 * from_one < mixed.train.documents < 2.6 * from_one
     assert int(first.unigram_counts.sum()) == mixed.train.tokens
     report = read_json(tmp_path / "mixed" / "corpus.json", CorpusReport)
     assert [source.epochs for source in report.sources] == [2.5, 0.0]
+
+
+@pytest.mark.parametrize("mixture", [{"epochs": (0.0, 1.0)}, {"weights": (0.0, 1.0)}])
+def test_a_source_that_is_not_trained_on_makes_no_token(tmp_path: Path, mixture: dict[str, Any]) -> None:
+    pieces: dict[str, set[str]] = {}
+    for name, words in (("a.txt", "secret names of patients"), ("b.txt", "river under bridge quiet")):
+        order = [words.split()[number % 4] for number in range(4000)]
+        (tmp_path / name).write_text("\n".join(f"{number} {' '.join(order[number:])}"[:200] for number in range(200)))
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for name, asked in (("all", {}), ("one", mixture)):
+        prepare(paths, tmp_path / name, document="line", tokenizer=SMALL, preprocessing=Preprocessing(**asked))
+        pieces[name] = set(load_tokenizer(tmp_path / name / "tokenizer").get_vocab())
+    assert {"secret", "patients", "river", "bridge"} <= pieces["all"]
+    assert {"river", "bridge"} <= pieces["one"] and not {"secret", "names", "patients"} & pieces["one"]
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -336,7 +336,9 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
         content_fingerprint=content, overlap=shared,
     )  # fmt: skip
     if not manifest.train.tokens:
-        raise UserError("No training text is left.", "Raise --epochs or --weights of an input that contains text.")
+        raise UserError(
+            "No training text is left.", "Raise --epochs or --weights of an input whose text is not in an earlier one."
+        )
     seconds = round(time.monotonic() - started, 3)
     report = complete_report(
         report, found, density, epochs, quality,
@@ -353,11 +355,15 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
 
 def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer, float | None]:
     """Make the tokenizer; return its folder, itself, and the fraction of its tokens that ``compare`` contains."""
+    unused = job.preprocessing.unused(job.inputs)
+    sample = found.sample.without(
+        [number for number in range(len(job.corpus.parts)) if job.corpus.sources(number)[0] in unused]
+    )
     with working("Making the tokenizer"):
-        folder = resuming.fill_once(work / "tokenizer", lambda to: job.tokenizer.make(found.sample, to))
+        folder = resuming.fill_once(work / "tokenizer", lambda to: job.tokenizer.make(sample, to))
     made = load_tokenizer(folder)
     imported = not isinstance(job.tokenizer, TrainedTokenizer)
-    if warning := folding_warning(made, found.letters, found.sample, imported=imported):
+    if warning := folding_warning(made, found.letters, sample, imported=imported):
         say(f"Warning: {warning}")
     shared = overlap(made, load_tokenizer(Path(job.compare))) if job.compare else None
     if shared is not None:

@@ -86,12 +86,11 @@ def log_fraction(
 ) -> np.ndarray:
     """Return z [R] for coefficients [7] and N, D, difficulty and whether there are copy heads (0 or 1), each [R].
 
-    It is 0 (the unigram baseline) at zero tokens without copy heads.
+    It is 0 (the unigram baseline) at zero tokens.
     """
-    floor, a, alpha, start, beta, gamma, head_start = coefficients
+    floor, a, alpha, start, beta, gamma, sooner = coefficients
     lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
-    relative = tokens / CENTRE[1] + copy_heads * np.exp(head_start)
-    unlearned = (1.0 + relative / np.exp(start)) ** -beta
+    unlearned = (1.0 + tokens / (CENTRE[1] * np.exp(start - sooner * copy_heads))) ** -beta
     return np.log(lasting + (1.0 - lasting) * unlearned) * np.exp(-gamma * (difficulty - CENTRE[2]))
 
 

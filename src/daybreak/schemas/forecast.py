@@ -64,13 +64,13 @@ class Law:
 
     It gives the relative loss. The form is that of Hoffmann et al. (arXiv 2203.15556), modified so that the loss equals
     the unigram baseline at zero tokens and falls faster for more predictable text. N: parameters outside the embedding;
-    D: tokens, where repeated text counts less and less, plus a head start for a model with copy heads; d: the
-    difficulty of the text, see ``forecasting.difficulty``.
+    D: tokens, where repeated text counts less and less; d: the difficulty of the text, see ``forecasting.difficulty``.
+    Copy heads lower D0.
     """
 
     coefficients: list[float]
-    """log floor, log A, alpha, log D0, beta, gamma, log head start, with N, D and d counted from
-    ``forecasting.law.CENTRE``."""
+    """log floor, log A, alpha, log D0, beta, gamma, and by how much copy heads lower log D0, with N, D and d counted
+    from ``forecasting.law.CENTRE``."""
     covariance: list[list[float]]
     """Covariance of the coefficients."""
     spread: float

@@ -73,6 +73,10 @@ class Preprocessing:
         if self.advise and not trains:
             raise UserError("An imported tokenizer has a fixed vocabulary size.", "Omit --advise.")
 
+    def unused(self, inputs: Sequence[str]) -> set[str]:
+        """The inputs that are not in the training text, by their number of repetitions or their weight."""
+        return {given for given, times in zip(inputs, self.epochs or self.weights) if times == 0}
+
     def check_sources(self, given: Sequence[str], owners: set[str]) -> None:
         """Check that each number of a mixture refers to one input, of which files are left in ``owners``."""
         if not self.mixes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +107,12 @@ class SampleTexts:
         self, folders: Sequence[Path], offsets: Sequence[int], splits: SplitAssignments, assignment: int = TRAIN
     ):
         self._folders, self._offsets, self._splits, self._assignment = folders, offsets, splits, assignment
+
+    def without(self, parts: Collection[int]) -> SampleTexts:
+        """Return the texts of the other parts."""
+        others = [number for number in range(len(self._folders)) if number not in parts]
+        folders, offsets = [self._folders[number] for number in others], [self._offsets[number] for number in others]
+        return SampleTexts(folders, offsets, self._splits, self._assignment)
 
     def __iter__(self) -> Iterator[str]:
         for folder, offset in zip(self._folders, self._offsets, strict=True):
