@@ -527,12 +527,13 @@ def test_a_folding_tokenizer_that_is_taken_over_is_warned_of_too(
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_epochs_say_how_often_a_source_is_read(tmp_path: Path) -> None:
+def test_epochs_say_how_often_a_source_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = write_records(tmp_path / "a.jsonl"), write_records(tmp_path / "b.jsonl", seed=6)
     plain = prepare([one, two], tmp_path / "plain", tokenizer=SMALL)
     asked = Preprocessing(epochs=(2.5, 0.0))
     mixed = prepare([one, two], tmp_path / "mixed", tokenizer=SMALL, preprocessing=asked)
     first = open_shards(tmp_path / "mixed")
+    assert f"Training text: 100.0% from '{one}', 0.0% from '{two}'." in capsys.readouterr().out
     counts = [(one.heldout.documents, one.heldout.tokens, one.heldout.document_ends) for one in (mixed, plain)]
     assert counts[0] == counts[1]  # held-out text is never repeated, nor left out
     from_one = prepare([one], tmp_path / "one", tokenizer=SMALL).train.documents
@@ -540,6 +541,23 @@ def test_epochs_say_how_often_a_source_is_read(tmp_path: Path) -> None:
     assert int(first.unigram_counts.sum()) == mixed.train.tokens
     report = read_json(tmp_path / "mixed" / "corpus.json", CorpusReport)
     assert [source.epochs for source in report.sources] == [2.5, 0.0]
+
+
+def test_a_mixture_prints_what_it_became(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A whole document is in the text or not, whatever fraction was asked for."""
+    (tmp_path / "a.txt").write_text("\n".join(f"{number} the river was quiet" for number in range(400)))
+    (tmp_path / "b.txt").write_text(f"{'a single long document ' * 300}\nand another one")
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    asked = Preprocessing(weights=(0.999, 0.001))
+    prepare(paths, tmp_path / "data", document="line", tokenizer=SMALL, preprocessing=asked)
+    said, train = capsys.readouterr().out, open_shards(tmp_path / "data").train
+    tokenizer, of_a, start = load_tokenizer(tmp_path / "data" / "tokenizer"), 0, 0
+    for stop in train.document_ends().astype(int).tolist():
+        of_a += (stop - start) * ("river" in tokenizer.decode(train.read(start, stop).tolist()))
+        start = stop
+    part = said.partition("Training text: ")[2].partition("%")[0]
+    assert float(part) == pytest.approx(100 * of_a / len(train), abs=0.06)
+    assert (f"Warning: no document of '{paths[1]}' is in the training text" in said) == (of_a == len(train))
 
 
 @pytest.mark.parametrize("mixture", [{"epochs": (0.0, 1.0)}, {"weights": (0.0, 1.0)}])

@@ -339,6 +339,8 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
         raise UserError(
             "No training text is left.", "Raise --epochs or --weights of an input whose text is not in an earlier one."
         )
+    if job.preprocessing.mixes:
+        _say_mixture(encoding.training_tokens(settings, encoded), epochs)
     seconds = round(time.monotonic() - started, 3)
     report = complete_report(
         report, found, density, epochs, quality,
@@ -351,6 +353,19 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     manifest = replace(manifest, seconds=seconds)
     write_json(data / "manifest.json", manifest)
     return manifest
+
+
+def _say_mixture(tokens: dict[str, int], epochs: dict[str, float]) -> None:
+    """Print the fraction of the training text that each input has; whole documents are repeated or left out."""
+    total = sum(tokens.values())
+    fractions = (f"{count / total:.1%} from '{given}'" for given, count in tokens.items())
+    say(f"Training text: {', '.join(fractions)}.")
+    for given, count in tokens.items():
+        if epochs[given] and not count:
+            say(
+                f"Warning: no document of '{given}' is in the training text: they are too few for its part of the "
+                "mixture, or are in an earlier input."
+            )
 
 
 def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer, float | None]:

@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,6 +266,16 @@ def write_shards(
         **origin,
     )
     return manifest, density
+
+
+def training_tokens(job: EncodingJob, parts: Path) -> dict[str, int]:
+    """Return the training tokens that come from each input, repetitions included."""
+    found: Counter[str] = Counter()
+    for number in range(len(job.corpus.parts)):
+        part, given = part_folder(parts, number), job.corpus.sources(number)[0]
+        lengths = np.diff(np.fromfile(part / "train.documents", END).view(np.int64), prepend=0)
+        found[given] += int(lengths @ np.fromfile(part / "times", TIMES).astype(np.int64))
+    return dict(found)
 
 
 def join(job: EncodingJob, parts: Path, data: Path) -> tuple[Split, Split, BlockFile, np.ndarray]:
