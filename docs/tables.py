@@ -122,7 +122,7 @@ OFF_THE_PLATEAU = {
 CLEARLY_BELOW = 0.5
 """Nats below the unigram baseline at which a run counts as off the plateau."""
 FORECASTS = "2026-11-27-forecasts-validations.json"
-LAW = "2026-11-27-law.json"
+LAW = "2026-11-28-law.json"
 EARLIER_LAW = "2026-11-26-law.json"
 TASK_LINES = "2026-11-27-task-forecasts.json"
 SPEED = "2026-11-27-throughput.json"
