@@ -22,6 +22,7 @@ from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import REFUSED
 from daybreak.data.tokenizers.tokenizer import WordPiece, save_tokenizer
+from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.exporting import parity
 from daybreak.exporting.budget_files import trained_from_scratch
 from daybreak.exporting.hugging_face import write_model_folder
@@ -163,7 +164,7 @@ def test_a_checkpoint_is_exported_with_the_data_of_its_run_only(
     (tmp_path / "less.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[:300]))
     prepare([tmp_path / "less.jsonl"], other, tokenizer=WordPiece(vocabulary=400))
     same = tmp_path / "same tokenizer"
-    prepare([tmp_path / "less.jsonl"], same, tokenizer_from=run / "model")
+    prepare([tmp_path / "less.jsonl"], same, tokenizer=Existing(folder=str(run / "model")))
     for data in (other, same):
         told = " ".join(refused("export", run, "--best", "--out", out, "--data", data).split())
         assert "was started on other data. Give the --data it was started on." in told and not out.exists()

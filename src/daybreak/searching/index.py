@@ -18,12 +18,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
 from daybreak.core.files import (
@@ -45,6 +44,9 @@ from daybreak.evaluation.probes.bm25 import bm25_index, import_bm25s
 from daybreak.schemas.run import Manifest
 from daybreak.schemas.search import SearchIndex
 from daybreak.searching.passages import MOST_TOKENS, SPLITS, PassageReader, cut_passages
+
+if TYPE_CHECKING:
+    from daybreak.core.encoder import Encoder
 
 FORMAT = 3
 PART = 16_384
