@@ -135,7 +135,7 @@ def law_run(run: RunFolder, name: str, of_text: tuple[float, float]) -> LawRun:
 
 
 def planted(recipe: Mapping[str, Any]) -> bool:
-    """Whether the model of a recipe in plain values started with copy heads, which came with 2026-11-28."""
+    """Whether the model of a recipe in plain values starts with copy heads; earlier recipes have no such field."""
     return bool(recipe["model"].get("copy_heads"))
 
 
