@@ -309,8 +309,8 @@ def fit(runs: Sequence[LawRun], courses: Sequence[HeldoutCourse], weight: float 
         tokens=(min(run.tokens for run in runs), max(run.tokens for run in runs)),
         epochs=round(max(run.tokens / run.unique for run in runs), 2),
         difficulty=(round(float(facts[2].min()), 5), round(float(facts[2].max()), 5)),
-        course=course_of(False, runs, expected, courses, noise),
-        copy_heads_course=course_of(True, runs, expected, courses, noise),
+        course=fit_course(False, runs, expected, courses, noise),
+        copy_heads_course=fit_course(True, runs, expected, courses, noise),
         noise=round(noise, 4),
         residuals=[
             Residual(name=run.name, loss=round(run.loss, 4), fitted=round(run.unigram_loss * math.exp(at), 4))
@@ -319,25 +319,27 @@ def fit(runs: Sequence[LawRun], courses: Sequence[HeldoutCourse], weight: float 
     )
 
 
-def course_of(
+def fit_course(
     copy_heads: bool,
     runs: Sequence[LawRun],
     expected: np.ndarray,
     courses: Sequence[HeldoutCourse],
     noise: float,
 ) -> Course:
-    """Return the course of the runs with or without copy heads, or that of all runs if fewer than FEWEST are such."""
-    kind = [number for number, run in enumerate(runs) if run.copy_heads == copy_heads]
-    if len(kind) < FEWEST:
-        kind = list(range(len(runs)))
-    seen = [course for course in courses if course.copy_heads == copy_heads]
-    if len(seen) < FEWEST:
-        seen = list(courses)
+    """Return the course of the runs with or without copy heads."""
+    kind = of_kind(copy_heads, runs)
+    seen = [courses[number] for number in of_kind(copy_heads, courses)]
     return Course(
         usual=usual_losses([runs[number] for number in kind], expected[kind]),
         drops=drops_of(seen, noise),
         tokens=(min(course.tokens for course in seen), max(course.tokens for course in seen)),
     )
+
+
+def of_kind(copy_heads: bool, found: Sequence[LawRun | HeldoutCourse]) -> list[int]:
+    """Return the indices of the runs with or without copy heads, or of all runs if fewer than FEWEST are such."""
+    kind = [number for number, one in enumerate(found) if one.copy_heads == copy_heads]
+    return kind if len(kind) >= FEWEST else list(range(len(found)))
 
 
 def facts_of(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> np.ndarray:

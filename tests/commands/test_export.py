@@ -34,6 +34,13 @@ from daybreak.training.averaging import Averaging
 Refused = Callable[..., str]
 
 
+@pytest.fixture
+def known_parity(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parity check of the run, without repeating it for each export."""
+    passed = read_json(run / "summary.json", Summary).parity
+    monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
+
+
 def test_a_finished_run_is_copied(finished: Path, tmp_path: Path) -> None:
     out = export(str(finished), out=str(tmp_path / "deep" / "model"))
     model = finished / "model"
@@ -95,13 +102,12 @@ def test_a_stopped_run_gives_its_newest_checkpoint(
     assert 0 < apart < 0.1  # the same run, nine steps earlier
 
 
+@pytest.mark.usefixtures("known_parity")
 @pytest.mark.parametrize("best", [False, True])
 def test_of_a_run_that_averages_its_weights_the_mean_is_given_but_for_the_best(
-    best: bool, run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    best: bool, run: Path, data: Path, tmp_path: Path
 ) -> None:
     """The end of such a run has the mean; its best checkpoint was judged without."""
-    passed = read_json(run / "summary.json", Summary).parity
-    monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
     (run / "summary.json").unlink()
     place = run / ("best" if best else "checkpoints")
     shutil.copytree(run / "before-decay", place)
@@ -116,11 +122,8 @@ def test_of_a_run_that_averages_its_weights_the_mean_is_given_but_for_the_best(
     assert torch.equal(given, weights["embedding.weight"] + (0.0 if best else 0.5))
 
 
-def test_the_best_checkpoint_can_be_taken_in_place_of_the_end(
-    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passed = read_json(run / "summary.json", Summary).parity
-    monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
+@pytest.mark.usefixtures("known_parity")
+def test_the_best_checkpoint_can_be_taken_in_place_of_the_end(run: Path, data: Path, tmp_path: Path) -> None:
     shutil.copytree(run / "before-decay", run / "best")
     out = export(run, out=tmp_path / "model", data=data, best=True)
     (kept,) = (run / "best").glob("step-*/model.safetensors")
@@ -170,12 +173,11 @@ def test_a_checkpoint_is_exported_with_the_data_of_its_run_only(
         assert "was started on other data. Give the --data it was started on." in told and not out.exists()
 
 
+@pytest.mark.usefixtures("known_parity")
 @pytest.mark.parametrize("ended", [True, False])
 def test_the_model_goes_to_where_a_link_or_a_dot_leads(
     ended: bool, run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed = read_json(run / "summary.json", Summary).parity
-    monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
     if not ended:
         (run / "summary.json").unlink()
         shutil.copytree(run / "before-decay", run / "checkpoints")

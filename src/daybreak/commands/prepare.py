@@ -212,8 +212,6 @@ def prepare(
         files = find_files(given, stdin)
         preprocessing.check_sources(given, {file.given for file in files})
         rule = choose_rule(files, document)
-        if document == "auto":
-            warn_of_single_documents(files, rule)
         settings = dict(
             tokenizer=tokenizer.identity(),
             document=document,
@@ -232,6 +230,8 @@ def prepare(
             resuming.remove_finished(work_folder_of(final))
             say(f"Data: {out} is ready ({_figures(manifest)}).")
             return manifest
+        if document == "auto":
+            warn_of_single_documents(files, rule)
         parts = bundle_files(files, rule, together=not preprocessing.mixes)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters)
         job = Job(
@@ -273,6 +273,10 @@ class Job:
     compare: str
     workers: int | Cluster
 
+    @property
+    def imports_tokenizer(self) -> bool:
+        return not isinstance(self.tokenizer, TrainedTokenizer)
+
 
 def work_folder_of(final: Path) -> Path:
     """Return the folder beside the data folder ``final`` in which it is made."""
@@ -313,7 +317,7 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     _report(job, found, report.steps[0].characters_in)
     folder, made, shared = _tokenizer(job, found, work)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
-    if quality and (warning := unknown_warning(quality, imported=not isinstance(job.tokenizer, TrainedTokenizer))):
+    if quality and (warning := unknown_warning(quality, imported=job.imports_tokenizer)):
         say(f"Warning: {warning}")
     *by_filters, _duplicates = report.steps
     if reasons := sum((Counter(step.reasons) for step in by_filters), Counter[str]()):
@@ -377,8 +381,7 @@ def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer,
     with working("Making the tokenizer"):
         folder = resuming.fill_once(work / "tokenizer", lambda to: job.tokenizer.make(sample, to))
     made = load_tokenizer(folder)
-    imported = not isinstance(job.tokenizer, TrainedTokenizer)
-    if warning := folding_warning(made, found.letters, sample, imported=imported):
+    if warning := folding_warning(made, found.letters, sample, imported=job.imports_tokenizer):
         say(f"Warning: {warning}")
     shared = overlap(made, load_tokenizer(Path(job.compare))) if job.compare else None
     if shared is not None:

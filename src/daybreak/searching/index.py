@@ -249,17 +249,15 @@ def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: boo
     """
     from daybreak.models.importing import load_pretrained
 
-    state = _saved_state(folder)
-    change = _change(state, source) if state is not None and not rebuild else ""
-    model = None
-    if state is None or change or rebuild or state.embedded < state.passages:
-        model = load_pretrained(source.model).model
+    saved = _saved_state(folder)
+    change = _change(saved, source) if saved is not None and not rebuild else ""
+    kept = None if rebuild or change else saved
+    model = load_pretrained(source.model).model if kept is None or kept.embedded < kept.passages else None
     if change:
         say(f"{change}: it is built again.")
-    if state is None or change or rebuild:
-        state = _begin(folder, source, data_folder)
-    elif 0 < state.embedded < state.passages:
-        say(f"Resuming the search index at passage {state.embedded:,} of {state.passages:,}.")
+    if kept is not None and 0 < kept.embedded < kept.passages:
+        say(f"Resuming the search index at passage {kept.embedded:,} of {kept.passages:,}.")
+    state = kept or _begin(folder, source, data_folder)
     with _named_damage(folder):
         passages, _ = _arrays(folder, state)
     reader = PassageReader(source.shards, source.tokenizer, passages)
