@@ -236,22 +236,22 @@ def test_only_the_order_differs_where_rows_are_sorted() -> None:
         rows_of("raw", "sorted", recipe=load_recipe("bert-2018"))
 
 
-@pytest.mark.parametrize(("document", "wanted"), [("", "blank-line"), ("file", "file")])
+@pytest.mark.parametrize(
+    ("given", "wanted"), [({}, ("auto", 820)), ({"document": "file", "chunk_characters": 200}, ("file", 200))]
+)
 def test_documents_are_the_recipes_unless_an_option_says_otherwise(
-    document: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], wanted: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, int]] = []
 
-    def find(name: str, inputs: list[str], *, document: str, **_: object) -> None:
-        asked.append(document)
+    def find(name: str, inputs: list[str], *, document: str, chunk_characters: int, **_: object) -> None:
+        asked.append((document, chunk_characters))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("daybreak.commands.study_data.find_text", find)
-    preparation = Preparation(preprocessings=("raw", "filtered"), document=document)
+    preparation = Preparation(preprocessings=("raw", "filtered"), **given)
     with pytest.raises(KeyboardInterrupt):
-        study_data(
-            {"a": ["a.txt"]}, recipe=load_recipe("bert-2018"), out=tmp_path, budget="3m", preparation=preparation
-        )
+        study_data({"a": ["a.txt"]}, recipe=load_recipe("bert-8gb"), out=tmp_path, budget="3m", preparation=preparation)
     assert asked == [wanted]
 
 

@@ -328,10 +328,11 @@ def test_after_a_change_of_processes_the_last_steps_verify(
     (change,) = read_json(run / "decisions.json", Decisions).changes
     assert change.world_size == 1
     said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
-    assert "The number of processes changed during the run (1, 2)" in said
-    assert f"Only steps after step {change.step} can be verified" in said and "--last" in said
-    found = re.search(rf"Verified: steps (\d+) to 400 of '{re.escape(str(run))}'", verified(run, "--last", 80))
-    assert found and change.step <= int(found[1]) <= 320
+    assert f"The number of processes changed during the run (1, 2), last at step {change.step}" in said
+    named = re.search(r"Verify the steps after it: --last (\d+)\.", said)
+    assert named
+    found = re.search(rf"Verified: steps (\d+) to 400 of '{re.escape(str(run))}'", verified(run, "--last", named[1]))
+    assert found and change.step <= int(found[1]) == 400 - int(named[1])
 
 
 def test_a_difference_is_reported_by_the_first_name_and_its_size() -> None:

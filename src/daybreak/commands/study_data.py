@@ -67,6 +67,8 @@ class Preparation:
     """What one document of a text file is: file, line, blank-line or auto. Defaults to the recipe's."""
     text_field: str = "text"
     """Field of a record, or column of a table, that contains the text."""
+    chunk_characters: int = 0
+    """Split documents at spaces into chunks of about this many characters. Defaults to the recipe's, else 0: whole."""
     workers: int = 0
     """Processes that read text in parallel; 0 for one per core. The result does not depend on it."""
 
@@ -245,7 +247,7 @@ def _prepared(
             document=preparation.document or recipe.texts.document,
             text_field=preparation.text_field,
             split_sentences=recipe.texts.split_sentences,
-            chunk_characters=recipe.texts.chunk_characters,
+            chunk_characters=preparation.chunk_characters or recipe.texts.chunk_characters,
         )
         for name, inputs in texts.items()
     ]

@@ -74,7 +74,7 @@ def verify(run: Path | str, *, data: Path | str | None = None, last: int = 0) ->
         later = [weights for weights in saved if weights.step > first]
         if not later:
             raise UserError(f"'{run}' has no later checkpoint and no exported model.", "Resume the run first.")
-        check_world_size(decisions, first, later[-1].step, world)
+        check_world_size(decisions, first, later[-1].step, world, saved, len(trace))
         torch.set_num_threads(current_change(decisions, first).threads)
         return replay(job, decisions, trace, start, later, world)
     finally:

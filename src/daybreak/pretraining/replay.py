@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,8 +82,15 @@ def find_start(saved: list[SavedWeights], last: int, steps: int) -> Checkpoint |
     return None
 
 
-def check_world_size(decisions: Decisions, first: int, end: int, world: World) -> None:
-    """Check that the steps were trained by as many processes as now, because gradients are summed in another order."""
+def check_world_size(
+    decisions: Decisions, first: int, end: int, world: World, saved: Sequence[SavedWeights], total: int
+) -> None:
+    """Check that the steps were trained by as many processes as now, because gradients are summed in another order.
+
+    Args:
+        saved: the weights of the run, of which the error names those from which its last steps can be verified.
+        total: the steps of the run.
+    """
     steps = [first, *(change.step for change in decisions.changes if first < change.step < end)]
     sizes = {current_change(decisions, step).world_size for step in steps}
     if sizes == {world.size}:
@@ -93,9 +101,13 @@ def check_world_size(decisions: Decisions, first: int, end: int, world: World) -
             for step in steps[1:]
             if current_change(decisions, step).world_size != current_change(decisions, step - 1).world_size
         )
+        kept = [weights.step for weights in saved if not weights.exported and since <= weights.step < total]
         raise UserError(
-            f"The number of processes changed during the run ({', '.join(map(str, sorted(sizes)))}).",
-            f"Only steps after step {since} can be verified: use a smaller --last.",
+            f"The number of processes changed during the run ({', '.join(map(str, sorted(sizes)))}), last at step "
+            f"{since}.",
+            f"Verify the steps after it: --last {total - kept[0]}."
+            if kept
+            else "No checkpoint after it was kept, so only a run with one number of processes can be verified.",
         )
     raise UserError(
         f"These steps were trained by {sizes.pop()} processes, not by {world.size}.",

@@ -62,14 +62,21 @@ def test_what_a_folder_holds_beside_texts_is_said(tmp_path: Path, capsys: pytest
     for name in names:
         (tmp_path / name).write_bytes(b"<root/>")
     assert [file.path.name for file in find_files([tmp_path])] == ["a.txt"]
-    assert f"Not read in '{tmp_path}', unknown file type: 9 files (.pdf 2, " in capsys.readouterr().out
+    assert f"Not read in '{tmp_path}': 9 files (.pdf 2, " in capsys.readouterr().out
     find_files([f"{tmp_path}/**"])  # matches the folders and each file in them
-    assert f"Not read in '{tmp_path}/**', unknown file type: 9 files (.pdf 2, " in capsys.readouterr().out
+    assert f"Not read in '{tmp_path}/**': 9 files (.pdf 2, " in capsys.readouterr().out
     find_files([tmp_path / "a.txt"])
     find_files([str(tmp_path / "*.txt")])
     with pytest.raises(UserError, match="holds no text files"):
         find_files([str(tmp_path / "*.pdf")])
     assert capsys.readouterr().out == ""
+
+
+def test_a_broken_link_beside_texts_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "moved.txt").symlink_to("elsewhere.txt")
+    assert [file.path.name for file in find_files([tmp_path])] == ["a.txt"]
+    assert capsys.readouterr().out == f"Not read in '{tmp_path}': 1 files (broken link 1).\n"
 
 
 def test_runs_and_prepared_data_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -344,11 +344,13 @@ def files_inside(folder: str) -> list[str]:
 
 def say_left_out(given: str, files: Iterable[str]) -> None:
     """Print how many files of ``given`` are not read, by file extension; print nothing if all are read."""
-    kinds = Counter(os.path.splitext(file)[1].lower() or "no ending" for file in files)
+    kinds = Counter(
+        (os.path.splitext(file)[1].lower() or "no ending") if os.path.exists(file) else "broken link" for file in files
+    )
     if kinds:
         shown = [f"{kind} {count:,}" for kind, count in kinds.most_common(KINDS_SHOWN)]
         more = ["..."] if len(kinds) > KINDS_SHOWN else []
-        say(f"Not read in '{given}', unknown file type: {kinds.total():,} files ({', '.join(shown + more)}).")
+        say(f"Not read in '{given}': {kinds.total():,} files ({', '.join(shown + more)}).")
 
 
 COPIED = 1 << 20
