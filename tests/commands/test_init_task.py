@@ -160,6 +160,9 @@ def test_a_column_of_splits_is_pointed_out(tmp_path: Path, capsys: pytest.Captur
     init_task(table)
     told = capsys.readouterr().out
     assert "split   'split' is not read, so rows of all its values (train (31), test (9)) are used for training" in told
+    table.write_text(table.read_text().replace("label", "verdict", 1))
+    init_task(table, overwrite=True)
+    assert "label   'verdict'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

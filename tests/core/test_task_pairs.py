@@ -98,6 +98,28 @@ def test_a_score_that_equals_its_baseline_up_to_rounding_does_not_beat_it() -> N
     assert pair_results([tie, untrained])[0].verdict == WITHIN_SPREAD
 
 
+def test_a_lead_that_few_rows_do_not_show_beats_nothing() -> None:
+    above = dataclasses.replace(RESULT, seeds=[0, 1, 2], bag_of_words={"mcc": 0.1}, combined=[0.3] * 3)
+    assert above.beats_baseline and above.combined_beats_baseline, "the interval of earlier versions is not known"
+    assert dataclasses.replace(above, lead=[0.01, 0.3]).beats_baseline
+    unsure = dataclasses.replace(above, lead=[-0.02, 0.3], combined_lead=[0.0, 0.4])
+    assert not unsure.beats_baseline and not unsure.combined_beats_baseline
+    assert baseline_sentence([unsure]) == (
+        "This encoder does not beat its baselines on cola (25.0 +- 5.0 against 10.0 for the bag of words, a lead that "
+        "10 rows and 3 seeds do not show). "
+        "Averaged with the bag of words, its predictions beat the baselines on no task."
+    )
+
+
+def test_rows_that_were_trained_on_are_a_caveat() -> None:
+    won = dataclasses.replace(RESULT, seeds=[0, 1, 2], bag_of_words={"mcc": 0.1}, dev_rows=200)
+    assert "also" not in baseline_sentence([dataclasses.replace(won, leaked_rows=1)])
+    leaked = dataclasses.replace(won, leaked_rows=2)
+    assert "2 of the 200 dev rows of cola are also training rows." in baseline_sentence([leaked])
+    many = [dataclasses.replace(leaked, model_name=name) for name in "abcd"]
+    assert "Some dev or test rows are also training rows." in baseline_sentence(many)
+
+
 def test_a_bag_of_words_with_fewer_rows_is_said_to_have_them() -> None:
     won = dataclasses.replace(RESULT, seeds=[0, 1, 2], bag_of_words={"mcc": 0.1}, bag_of_words_rows=5)
     assert baseline_sentence([won]) == (

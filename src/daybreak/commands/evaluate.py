@@ -161,7 +161,7 @@ def evaluate(
         earlier = read_results(results_file)
         if save is not None:
             check_savable(found, chosen, source.folder)
-        targets = _save_folders(found, save, results_file)
+        targets = _save_folders(found, save, results_file, untrained)
         weights = model_digest(source.folder, random=False)
         names = [one.model_name for one in earlier if one.weights == weights and one.model_name]
         if names and source.name not in names and results_file.parent == source.usual:
@@ -358,7 +358,7 @@ def check_savable(tasks: Sequence[Task], protocol: Protocol, folder: Path) -> No
         )
 
 
-def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> dict[str, Path]:
+def _save_folders(tasks: list[Task], save: Path | None, results_file: Path, untrained: bool) -> dict[str, Path]:
     """Return the folder for the saved model of each task, none of which contains files that would be lost."""
     from daybreak.evaluation.finetuning.classifier import check_save_folder
 
@@ -366,7 +366,7 @@ def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> d
         return {}
     folders = {tasks[0].name: save} if len(tasks) == 1 else {task.name: save / task.name for task in tasks}
     for task, folder in folders.items():
-        check_save_folder(folder, task)
+        check_save_folder(folder, task, untrained)
         if RunFolder(folder).cells.exists() or results_file.resolve().is_relative_to(folder.resolve()):
             raise UserError(f"'{folder}' contains results.", "Choose another folder with --save.")
         make_folder(folder.parent)

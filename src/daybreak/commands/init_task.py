@@ -387,6 +387,7 @@ def _label(columns: Sequence[Column], path: Path) -> tuple[Column, str]:
             if column.name == name and column.has_repeats and not any((other, name) in PAIRS for other in names):
                 return column, f"{column}, by its name: {_values(column)}"
     classes = [column for column in usable if column.may_be_label]
+    classes = [column for column in classes if column.name not in SPLITS] or classes
     if classes:
         best = min(reversed(classes), key=lambda column: (column.words > 1.5, len(column.counts) > FEW_VALUES))
         return best, f"{best}, short repeated values: {_values(best)}"

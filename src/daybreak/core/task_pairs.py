@@ -98,6 +98,8 @@ def baseline_sentences(encoders: Mapping[str, Sequence[TaskResult]]) -> str:
         notes.append("Some results have no bag-of-words baseline.")
     if any(result.bag_of_words_part for result in results):
         notes.append("Some bags of words were fitted on a part of the training rows.")
+    if any(result.leaks for result in results):
+        notes.append("Some dev or test rows are also training rows.")
     if any(len(result.seeds) < CLAIM_SEEDS for result in results):
         notes.append(f"Some results have fewer than {CLAIM_SEEDS} seeds, too few for a claim.")
     return " ".join(notes)
@@ -107,9 +109,10 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
     """Return sentences that say on which tasks the encoder beats its baselines; empty without results.
 
     Up to TASKS_WITH_FIGURES tasks are named with their scores. The encoder beats the baselines on a task where its
-    mean, less the standard deviation over seeds, is above the better of the bag of words and the constant answer.
-    Caveats follow: tasks without a bag of words, or with one that was fitted on a part of the training rows, and tasks
-    with fewer than CLAIM_SEEDS seeds.
+    mean, less the standard deviation over seeds, is above the better of the bag of words and the constant answer, and
+    the 95 % interval of the difference is above 0.
+    Caveats follow: tasks without a bag of words, or with one that was fitted on a part of the training rows, tasks
+    whose dev or test rows are also training rows, and tasks with fewer than CLAIM_SEEDS seeds.
 
     Args:
         results: those of untrained networks are left out; each of several models has sentences of its own.
@@ -154,6 +157,12 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "") -> str:
         notes.append(f"There is no bag-of-words baseline for {which}.")
     if partial := [names[result.key] for result in found if result.bag_of_words_part]:
         notes.append(f"The bag of words was fitted on a part of the training rows of {listed(partial, NAMED)}.")
+    notes += [
+        f"{result.leaked_rows:,} of the {result.reported_rows:,} {result.reported} rows of {names[result.key]} are "
+        "also training rows."
+        for result in found
+        if result.leaks
+    ]
     if few:
         which = f"Each of the {things}" if len(few) == len(found) > 1 else listed(few, NAMED)
         has = "has" if len(few) == 1 or len(few) == len(found) else "have"
@@ -176,7 +185,12 @@ def _names(results: Sequence[TaskResult]) -> dict[tuple[str, str, str, str], str
 def _against(result: TaskResult) -> str:
     name, best = result.best_baseline
     spread = f" +- {score(result.spread)}" if len(result.seeds) > 1 else ""
-    return f"{score(result.mean)}{spread} against {score(best)} for the {name}"
+    unsure = (
+        f", a lead that {result.reported_rows:,} rows and {len(result.seeds)} seeds do not show"
+        if result.above_baseline
+        else ""
+    )
+    return f"{score(result.mean)}{spread} against {score(best)} for the {name}{unsure}"
 
 
 def several_models(pairs: Iterable[TaskPair]) -> bool:

@@ -13,6 +13,8 @@ DEFAULT_PROTOCOL = "quick"
 """Fine-tuning protocol of ``daybreak evaluate`` and ``study`` unless another one is named."""
 CLAIM_SEEDS = 3
 """Smallest number of seeds for a claim (RULES.md)."""
+LEAK = 0.01
+"""Fraction of the reported rows that are also training rows, from which on reports say so."""
 ROUNDING = 1e-9
 """Differences of scores up to this are ties: the mean of three equal scores may differ from them in its last digit."""
 
@@ -112,6 +114,8 @@ class TaskResult:
     dev_rows: int
     test_rows: int = 0
     mismatched_rows: int = 0
+    leaked_rows: int = 0
+    """Rows of the reported part whose texts are also those of a training row; 0 in results of earlier versions."""
     baseline: float
     """Headline metric of a constant answer: the most frequent label (the positive one for f1), or the training mean."""
     bag_of_words: dict[str, float] = field(default_factory=dict)
@@ -119,10 +123,15 @@ class TaskResult:
     of task has none, with ``--no-baselines``, and in results of earlier versions."""
     bag_of_words_rows: int = 0
     """Training rows of that baseline: fewer than ``train_rows`` if the training text is very long; 0 without it."""
+    lead: list[float] = field(default_factory=list)
+    """Both ends of the 95 % interval by which the encoder is above the better baseline, over rows and seeds as in
+    ``Comparison``; empty in results of earlier versions, and if rows do not determine the metric."""
     combined: list[float] = field(default_factory=list)
     """Headline metric of the mean of the encoder's and the bag of words' predictions, one value per seed: what the
     encoder adds. Empty without a bag of words, for other tasks than classification and regression, and in results of
     earlier versions."""
+    combined_lead: list[float] = field(default_factory=list)
+    """As ``lead``, for ``combined``."""
     settings: dict[str, float]
     """learning_rate, epochs, batch, length and others; the selected ones if the protocol selects."""
     settings_tried: list[SettingTried] = field(default_factory=list)
@@ -173,7 +182,7 @@ class TaskResult:
         return ("bag of words", words) if words >= self.baseline else ("constant answer", self.baseline)
 
     @property
-    def beats_baseline(self) -> bool:
+    def above_baseline(self) -> bool:
         """Whether the mean minus the standard deviation over seeds is above the best baseline.
 
         The baselines are deterministic and have no standard deviation.
@@ -181,10 +190,21 @@ class TaskResult:
         return self.mean - self.spread > self.best_baseline[1] + ROUNDING
 
     @property
+    def beats_baseline(self) -> bool:
+        """Whether it is ``above_baseline``, and the interval of ``lead``, where known, is above 0."""
+        return self.above_baseline and (not self.lead or self.lead[0] > 0)
+
+    @property
     def combined_beats_baseline(self) -> bool:
-        """Whether the mean of ``combined`` minus its standard deviation over seeds is above the best baseline."""
+        """The same for the mean of both predictions."""
         values = self.combined
-        return bool(values) and statistics.fmean(values) - spread(values) > self.best_baseline[1] + ROUNDING
+        above = bool(values) and statistics.fmean(values) - spread(values) > self.best_baseline[1] + ROUNDING
+        return above and (not self.combined_lead or self.combined_lead[0] > 0)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether so many of the reported rows are also training rows that reports say so."""
+        return self.leaked_rows >= LEAK * self.reported_rows > 0
 
     @property
     def reported(self) -> str:

@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification
 
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
 from daybreak.evaluation.finetuning.classifier import (
     build_classifier,
     check_save_folder,
@@ -158,13 +159,19 @@ def test_only_a_saved_classifier_is_replaced_by_another(crammed: Path, tmp_path:
     save_classifier(model, crammed, tmp_path / "saved", {"length": 64, "most_train_rows": None, "texts": 1})
     earlier = shutil.copytree(tmp_path / "saved", tmp_path / "earlier")
     change_config(earlier, fine_tuning=None)
-    check_save_folder(tmp_path / "saved", "weather")
+    check_save_folder(tmp_path / "saved", "weather", False)
     (tmp_path / "looked at").mkdir()
     (tmp_path / "looked at" / ".DS_Store").touch()
-    check_save_folder(tmp_path / "looked at", "weather")
+    check_save_folder(tmp_path / "looked at", "weather", False)
+    change_config(
+        tmp_path / "saved", fine_tuning={**read_json(tmp_path / "saved/config.json")["fine_tuning"], "untrained": False}
+    )
+    check_save_folder(tmp_path / "saved", "weather", False)
+    with pytest.raises(UserError, match="holds the classifier of a model with pretraining"):
+        check_save_folder(tmp_path / "saved", "weather", True)
     for other in (crammed, earlier):
         with pytest.raises(UserError, match="is not empty and holds no classifier saved by this version"):
-            check_save_folder(other, "weather")
+            check_save_folder(other, "weather", False)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -18,6 +18,23 @@ def scored(task: str, score: float) -> TaskResult:
     return result(task, {"accuracy": [score]})
 
 
+def test_results_of_earlier_weights_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.json"
+    old = [
+        result("cola", {"mcc": [0.6]}, weights="old"),
+        result("cola", {"mcc": [0.1]}, weights="old", model="untrained"),
+        result("rte", {"accuracy": [0.7]}),
+        result("rte", {"accuracy": [0.7]}, model_name="b", weights="other"),
+    ]
+    for each in old:
+        merge_result(path, each)
+    assert capsys.readouterr().out == ""
+    new = result("sst2", {"accuracy": [0.8]}, weights="new")
+    merge_result(path, new)
+    assert read_results(path) == [*old[1:], new]
+    assert "its earlier results are no longer in 'results.json' (cola under quick)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("locks", [True, False])
 def test_a_newer_result_takes_the_place_of_the_older(
     locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -44,8 +61,9 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_files_of_earlier_versions_are_read_and_kept(tmp_path: Path) -> None:
     path, new = tmp_path / "results.json", scored("cola", 0.6)
     old = to_dict(new) | {"scores": {"accuracy": [0.6], "surprise": [0.5], "test_surprise": [0.4]}}
-    later = "model_name weights test_rows mismatched_rows bag_of_words bag_of_words_rows combined settings_tried labels"
-    write_json(path, [{name: value for name, value in old.items() if name not in later.split()}])
+    later = "model_name weights test_rows mismatched_rows leaked_rows labels settings_tried".split()
+    later += "bag_of_words bag_of_words_rows lead combined combined_lead".split()
+    write_json(path, [{name: value for name, value in old.items() if name not in later}])
     merge_result(path, new)
     found, kept = read_results(path)
     assert (found.model_name, list(found.scores)) == ("", ["accuracy", "nll", "test_nll"]) and kept == new

@@ -28,6 +28,7 @@ from daybreak.evaluation.finetuning import forecast, jobs
 from daybreak.evaluation.finetuning.classifier import build_classifier
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.protocols import known_protocols as protocols
+from daybreak.evaluation.scoring.resampling import compare
 from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.schemas.tasks import FinetuningRun
 
@@ -85,6 +86,10 @@ def test_the_mean_prediction_with_the_bag_of_words(encoder: Path, weather: Path,
     (kept,) = out.glob("cells/*/*/bag-of-words.json")
     bag = np.array(read_json(kept)["scored_rows"]["dev"])
     wanted = []
+    runs = [read_json(path, FinetuningRun) for path in sorted(cell_files(out))]
+    words = [replace(run, scored_rows={"dev": bag.tolist()}) for run in runs]
+    interval = compare(words, runs, "words", "ours", kind="classification", metric="accuracy", classes=2)
+    assert result.lead == [interval.low, interval.high] and len(result.combined_lead) == 2
     for path in sorted(cell_files(out)):
         rows = np.array(read_json(path, FinetuningRun).scored_rows["dev"])
         chance = (expit(rows[:, 2]) + expit(bag[:, 2])) / 2
@@ -93,7 +98,9 @@ def test_the_mean_prediction_with_the_bag_of_words(encoder: Path, weather: Path,
     evaluate(encoder, [str(weather)], seeds=2, out=out, **QUICK)
     assert read_results(out / "results.json")[0].combined == result.combined
     evaluate(encoder, [str(weather)], seeds=2, out=out, baselines=False, **QUICK)
-    assert read_results(out / "results.json")[0].combined == []
+    (alone,) = read_results(out / "results.json")
+    assert alone.combined == alone.combined_lead == []
+    assert alone.lead[0] <= alone.mean - alone.baseline <= alone.lead[1]
 
 
 def test_the_mean_prediction_of_a_number(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:

@@ -61,6 +61,15 @@ def test_a_delimiter_in_a_text_without_quotes_is_no_shift(tmp_path: Path) -> Non
         read_table(path, ("text",), format="csv", header=True, whole=True)
 
 
+def test_a_comma_in_a_text_without_quotes_is_no_shift_without_a_header_either(tmp_path: Path) -> None:
+    path = written(tmp_path, "bad,neg\n" * 30 + "I like it, really,pos\n", "t.csv")
+    found = read_table(path, (0, 1), format="csv", header=False)
+    assert (set(found.rows), found.skipped) == ({("bad", "neg")}, 1)
+    path = written(tmp_path, "text;label\nbad;neg\n", "s.csv")
+    with pytest.raises(UserError, match=r"holds the one column 'text;label'"):
+        read_table(path, (0, 1), format="csv", header=True)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_one_text_of_a_pair_may_be_empty(tmp_path: Path, format: str) -> None:
     rows = [("x", None, "1"), (None, "y", "2"), *[("x", "y", "3")] * 30, ("x", "y", None), (None, None, "5")]
@@ -169,7 +178,7 @@ def test_refusals(tmp_path: Path, text: str, columns: tuple[str, ...], options: 
 
 def test_rows_without_a_label_have_a_place(tmp_path: Path) -> None:
     rows = "".join(f"text {number},{'x' if number % 2 else ''}\n" for number in range(20))
-    with pytest.raises(UserError, match=r"rows without a label to a file of their own \(unlabeled = FILE\)"):
+    with pytest.raises(UserError, match=r"move rows without a label out of this file"):
         read_table(written(tmp_path, f"a,b\n{rows}"), ("a", "b"), format="csv", header=True)
 
 

@@ -21,7 +21,7 @@ from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.tasks import task_file
 from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task, task_type
 from daybreak.evaluation.tasks.sequences import Regression
-from daybreak.evaluation.tasks.task import Task, _sorted_labels
+from daybreak.evaluation.tasks.task import LabeledRows, Task, _sorted_labels, _split
 from daybreak.evaluation.tasks.task_file import KEYS, read_task_file
 
 GOOD = 'train = "train.tsv"\ndev = "dev.tsv"\ntext = "a"\nlabel = "label"\n'
@@ -259,12 +259,24 @@ def test_pairs_numbers_and_no_header(folder: Path) -> None:
 
 
 def test_nan_among_numbers_does_not_change_the_order_of_labels_between_processes(folder: Path) -> None:
-    tsv(folder, "train.tsv", "a\tlabel", *(f"x\t{label}" for label in ("3.0", "nan", "10.0", "2.0")))
-    tsv(folder, "dev.tsv", "a\tlabel", "x\tnan")
-    task = read_task_file(described(folder, GOOD))
     labels = ["10.0", "2.0", "3.0", "nan"]
-    orders = {tuple(_sorted_labels(order)) for order in itertools.permutations(labels)}
-    assert orders == {load_task(task).labels} == {tuple(labels)}
+    assert {tuple(_sorted_labels(order)) for order in itertools.permutations(labels)} == {tuple(labels)}
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_rows_with_a_missing_number_as_label_are_left_out(folder: Path, kind: str) -> None:
+    tsv(folder, "train.tsv", "a\tlabel", *(f"x{i}\t{label}" for i, label in enumerate(["1", "1.0", "0"] * 10 + ["NA"])))
+    tsv(folder, "dev.tsv", "a\tlabel", "x\tnan", "y\t1")
+    data = load_task(read_task_file(described(folder, f'{GOOD}kind = "{kind}"')))
+    assert (data.skipped, len(data.train), len(data.dev)) == (2, 30, 1)
+    assert data.labels == (("0", "1") if kind == "classification" else ())
+    assert data.train.targets == [1, 1, 0] * 10, "1 and 1.0 are one label"
+
+
+def test_na_is_a_label_beside_names(folder: Path) -> None:
+    tsv(folder, "train.tsv", "a\tlabel", "x\tNA", "y\tEU")
+    tsv(folder, "dev.tsv", "a\tlabel", "x\tNA")
+    assert load_task(read_task_file(described(folder, GOOD))).labels == ("EU", "NA")
 
 
 def test_regression_and_a_test_file(folder: Path) -> None:
@@ -313,6 +325,16 @@ def test_without_dev_a_seeded_tenth_is_held_out(folder: Path) -> None:
     assert sorted(first.train.texts + first.dev.texts) == sorted((f"x{i}",) for i in range(20))
 
 
+def test_rows_of_one_context_are_not_divided_between_training_and_dev() -> None:
+    pairs = [(f"question {i}", f"context {i // 5}") for i in range(100)]
+    choices = [(f"context {i // 5}", f"a{i}", f"b{i}") for i in range(100)]
+    for kind, texts, at in (("qa", pairs, 1), ("choice", choices, 0)):
+        task = Task(name="t", train=Path("t"), dev=None, text=("a",), label="b", kind=kind, metric="accuracy")
+        train, dev = _split(LabeledRows(texts, [0] * 100), task)
+        assert (len(train), len(dev)) == (90, 10)
+        assert not {each[at] for each in train.texts} & {each[at] for each in dev.texts}
+
+
 def test_rows_of_equal_texts_are_not_divided_between_training_and_dev(folder: Path) -> None:
     path = described(folder, GOOD.replace('dev = "dev.tsv"\n', ""))
     before = load_task(read_task_file(path))
@@ -330,7 +352,8 @@ def test_rows_of_equal_texts_are_not_divided_between_training_and_dev(folder: Pa
         (["x\ty\tmaybe\t1"], "", "Line 2 of"),
         (["x\ty\tmaybe\t1"], "", "label 'maybe', which is none of 'no', 'yes'"),
         (["x\ty\tyes\tfew"], 'kind = "regression"', "label 'few', which is not a number"),
-        (["x\ty\tyes\tnan"], 'kind = "regression"', "label 'nan', which is not a number"),
+        (["x\ty\tyes\tnan"], 'kind = "regression"', "line 2, for example, has the label 'nan'"),
+        (["x\ty\tyes\t0,5"], 'kind = "regression"', "label '0,5', which is not a number"),
         ([], "", "holds no rows"),
     ],
 )

@@ -307,8 +307,11 @@ def _with_own_code(model: PooledClassifier, tokenizer: Any) -> Any:
     return found.eval()
 
 
-def check_save_folder(folder: Path, task: str) -> None:
-    """Check that a folder is empty or holds only an earlier classifier of the task, which ``save_classifier`` wrote."""
+def check_save_folder(folder: Path, task: str, untrained: bool) -> None:
+    """Check that a folder is empty or holds only an earlier classifier, which ``save_classifier`` wrote.
+
+    It must be of the same task, and of a model with pretraining, or without it if ``untrained``.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -325,6 +328,11 @@ def check_save_folder(folder: Path, task: str) -> None:
     if facts.get("task", task) != task:
         raise UserError(
             f"'{folder}' holds the classifier of the task '{facts['task']}'.", "Choose another folder with --save."
+        )
+    if facts.get("untrained", untrained) != untrained:
+        raise UserError(
+            f"'{folder}' holds the classifier of a model with{'' if untrained else 'out'} pretraining.",
+            "Choose another folder with --save.",
         )
     saved = facts.get("saved")  # unknown in classifiers of earlier versions
     visible = [each for each in folder.iterdir() if not each.name.startswith(".")]

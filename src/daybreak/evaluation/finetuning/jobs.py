@@ -255,6 +255,7 @@ def _run(job: FinetuningJob, kept: FinetuningRun | None, show: Show) -> Finetuni
         facts = {
             "task": job.task.name,
             "task_files": job.files,
+            "untrained": job.untrained,
             "texts": len(job.task.text),
             "length": rows.length,
             "most_train_rows": job.protocol.train_rows,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
+from daybreak.core.formatting import listed
 from daybreak.core.terminal import say
 from daybreak.schemas.tasks import TaskResult
 
@@ -48,7 +49,20 @@ def merge_result(path: Path, result: TaskResult) -> None:
                 f"The earlier result of '{result.task}' was measured on other rows and is replaced. "
                 "If it belongs to another task, give one of the two another name."
             )
-        if result not in found:
-            write_json(path, [*(old for old in found if old.key != result.key), result])
+        outdated = [old for old in found if old.key != result.key and _is_outdated(old, result)]
+        if outdated:
+            tasks = listed(sorted({f"{old.task} under {old.protocol}" for old in outdated}))
+            say(f"The model has changed: its earlier results are no longer in '{path.name}' ({tasks}).")
+        if result not in found or outdated:
+            write_json(path, [*(old for old in found if old.key != result.key and old not in outdated), result])
     finally:
         os.close(folder)
+
+
+def _is_outdated(old: TaskResult, new: TaskResult) -> bool:
+    """Whether a result is of earlier weights in the folder of ``new``; weights are unknown in files of early versions.
+
+    Models that share a folder have different names.
+    """
+    same_model = old.model == new.model == "pretrained" and old.model_name == new.model_name
+    return same_model and "" not in (old.weights, new.weights) and old.weights != new.weights

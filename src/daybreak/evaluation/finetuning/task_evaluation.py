@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import os
 import re
 import shutil
@@ -36,6 +38,7 @@ from daybreak.evaluation.finetuning.jobs import (
 )
 from daybreak.evaluation.finetuning.parallel import resource_errors, run_jobs
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
+from daybreak.evaluation.scoring.resampling import lead_interval
 from daybreak.evaluation.tasks.kinds import kind_of, task_type
 from daybreak.evaluation.tasks.task import LabeledRows, Task, TaskRows
 from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
@@ -183,7 +186,10 @@ class TaskEvaluation:
         kind = kind_of(data.task)
         train = training_subset(data.train, self.protocol.train_rows)
         constant = kind.constant(replace(data, train=train), data.parts[part])
+        baseline = kind.score(constant, data.labels)[metric]
         words, words_rows, predicted = self._bag_of_words(train) if self.baselines else ({}, 0, {})
+        averaged = self._averaged(chosen, part, predicted.get(part))
+        better = predicted[part] if words.get(headline, -math.inf) >= baseline else constant.tolist()
         return TaskResult(
             protocol=self.protocol.name,
             task=data.task.name,
@@ -203,10 +209,13 @@ class TaskEvaluation:
             dev_rows=len(data.dev),
             test_rows=len(data.test) if data.test else 0,
             mismatched_rows=len(data.mismatched) if data.mismatched else 0,
-            baseline=kind.score(constant, data.labels)[metric],
+            leaked_rows=data.leaked_rows.get(part, 0),
+            baseline=baseline,
             bag_of_words=words,
             bag_of_words_rows=words_rows,
-            combined=self._combined(chosen, part, predicted.get(part)),
+            lead=self._lead(chosen, better, headline),
+            combined=[kind.score(np.array(run.scored_rows[part]), data.labels)[metric] for run in averaged],
+            combined_lead=self._lead(averaged, better, headline) if averaged else [],
             settings=self._settings(setting),
             settings_tried=tried if len(tried) > 1 else [],
             labels=list(data.labels),
@@ -218,23 +227,29 @@ class TaskEvaluation:
     def _folder(self) -> Path:
         return self.cells / _slug(self.protocol.name) / _slug(self.data.task.name)
 
-    def _combined(
+    def _averaged(
         self, runs: Sequence[FinetuningRun], part: str, words: Sequence[Sequence[float]] | None
-    ) -> list[float]:
-        """Return the metric of each run's predictions averaged with those of the bag of words; empty if unknown.
+    ) -> list[FinetuningRun]:
+        """Return the runs with their predictions averaged with those of the bag of words; none if these are unknown.
 
         ``words`` are the rows of the bag of words on this part, as in ``FinetuningRun.scored_rows``.
         """
         kind, labels = kind_of(self.data.task), self.data.labels
-        scores = []
+        found = []
         for run in runs:
             first, second = np.array(run.scored_rows.get(part, ())), np.array(words or ())
             if first.ndim != 2 or second.ndim != 2 or not np.array_equal(first[:, 0], second[:, 0]):
                 return []
             if (mean := kind.mean_prediction(first, second, labels)) is None:
                 return []
-            scores.append(kind.score(mean, labels)[self.data.task.metric])
-        return scores
+            found.append(replace(run, scored_rows={part: mean.tolist()}))
+        return found
+
+    def _lead(self, runs: Sequence[FinetuningRun], baseline: Sequence[Sequence[float]], metric: str) -> list[float]:
+        """Return ``lead_interval``; nothing for an own kind of task, whose metric has no count on resampled rows."""
+        with contextlib.suppress(UserError):
+            return lead_interval(runs, baseline, kind=self.data.task.kind, metric=metric, classes=len(self.data.labels))
+        return []
 
     def _bag_of_words(self, train: LabeledRows) -> tuple[dict[str, float], int, dict[str, list[list[float]]]]:
         """Return the scores of the bag-of-words baseline, the number of its training rows, and its values by part.

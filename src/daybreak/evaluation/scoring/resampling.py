@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy import stats
@@ -96,6 +97,21 @@ def compare(
         high=float(high),
         better=float(np.mean(differences > 0) + np.mean(differences == 0) / 2),
     )
+
+
+def lead_interval(
+    runs: Sequence[FinetuningRun], baseline: Sequence[Sequence[float]], *, kind: str, metric: str, classes: int = 0
+) -> list[float]:
+    """Return both ends of the 95 % interval by which runs are above a baseline without seeds, as ``compare`` finds it.
+
+    Args:
+        runs, kind, metric, classes: as for ``compare``.
+        baseline: the values of each row as in ``FinetuningRun.scored_rows``.
+    """
+    part, _ = _part(metric)
+    against = [replace(run, scored_rows={part: [list(row) for row in baseline]}) for run in runs]
+    found = compare(against, runs, "baseline", "encoder", kind=kind, metric=metric, classes=classes)
+    return [found.low, found.high]
 
 
 def t_interval(differences: Sequence[float]) -> tuple[float, float] | None:

@@ -51,6 +51,10 @@ class Fault:
 
 NO_OBJECT = Fault("is not a JSON object", "Write one object per line.")
 LACKING = "Check the columns, the format and whether the file has a header."
+UNLABELED = (
+    "Check the column of the label, or move rows without a label out of this file; classification can use them "
+    "(unlabeled = FILE)."
+)
 Numbered = Iterator[tuple[int, list[str | None] | Fault]]
 """(1-based line number, values of the requested columns, None for a missing one); an empty list for an empty line."""
 
@@ -92,7 +96,7 @@ def read_table(
                 lines = _read_objects(file, path, columns)
             else:
                 cells = split_csv(file, _delimiter(file, columns)) if format == "csv" else _split_tabs(file)
-                lines = _read_lines(cells, path, columns, header, _crowded(format))
+                lines = _read_lines(cells, path, columns, header, _crowded(format, header))
             return _gathered(lines, path, columns, texts, whole)
 
 
@@ -137,7 +141,7 @@ def _gathered(lines: Numbered, path: Path, columns: Columns, texts: int, whole: 
     )
     unlabeled = Fault(
         lacking.text,
-        "Check the column of the label, or move rows without a label to a file of their own (unlabeled = FILE).",
+        UNLABELED,
     )
     rows: list[tuple[str, ...]] = []
     numbers: list[int] = []
@@ -218,13 +222,17 @@ def split_csv(file: TextIO, delimiter: str = ",") -> Iterator[tuple[int, list[st
         raise csv.Error("a quote is never closed")
 
 
-def _crowded(format: str) -> Fault:
+def _crowded(format: str, header: bool) -> Fault | None:
+    """Return the fault of a row with more cells than the first line; None if such rows may be read (GLUE's .tsv)."""
+    if not header:
+        quotes = "Put texts that contain commas in quotes."
+        return Fault("has more cells than the first line", quotes) if format == "csv" else None
     remedy = "Put texts that contain the delimiter in quotes" if format == "csv" else "Remove tabs within cells"
     return Fault("has more cells than the header", f"{remedy}, or name every column in the header.")
 
 
 def _read_lines(
-    lines: Iterator[tuple[int, list[str]]], path: Path, columns: Columns, header: bool, crowded: Fault
+    lines: Iterator[tuple[int, list[str]]], path: Path, columns: Columns, header: bool, crowded: Fault | None
 ) -> Numbered:
     positions: list[int] = []
     width = 0
@@ -235,7 +243,7 @@ def _read_lines(
                 continue
         if not values:
             yield number, []
-        elif header and any(cell.strip() for cell in values[width:]):
+        elif crowded and any(cell.strip() for cell in values[width:]):
             yield number, crowded
         elif max(positions) >= len(values):  # a torn row
             yield number, [None] * len(positions)
@@ -246,10 +254,13 @@ def _read_lines(
 def _positions(path: Path, columns: Columns, first: list[str], header: bool) -> list[int]:
     """Return the 0-based positions of the columns, from the first line of the file."""
     names = [name.strip() for name in first]
+    together = len(names) == 1 and any(mark in names[0] for mark in DELIMITERS)
     positions = []
     for column in columns:
         if isinstance(column, int):
             if column >= len(first):
+                if together:
+                    raise _one_column(path, names[0], column)
                 there = f"columns 0 to {len(first) - 1}"
                 raise UserError(f"'{path}' has no column {column}: it holds {there}.", "Correct the column.")
             positions.append(column)
@@ -259,17 +270,21 @@ def _positions(path: Path, columns: Columns, first: list[str], header: bool) -> 
                 "Give the column's 0-based number, or set header = true.",
             )
         elif column not in names:
-            if len(names) == 1 and any(mark in names[0] for mark in DELIMITERS):
-                raise UserError(
-                    f"'{path}' holds the one column {shown(names[0])}, and no column {shown(column)}.",
-                    "Separate the cells of a .csv file by commas, those of a .tsv file by tabs.",
-                )
+            if together:
+                raise _one_column(path, names[0], column)
             raise _no_column(path, column, names)
         elif names.count(column) > 1:
             raise _twice(path, column)
         else:
             positions.append(names.index(column))
     return positions
+
+
+def _one_column(path: Path, name: str, column: str | int) -> UserError:
+    return UserError(
+        f"'{path}' holds the one column {shown(name)}, and no column {shown(column)}.",
+        "Separate the cells of a .csv file by commas, those of a .tsv file by tabs.",
+    )
 
 
 def _no_column(path: Path, column: str | int, names: Sequence[str]) -> UserError:

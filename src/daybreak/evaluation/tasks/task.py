@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +15,23 @@ import numpy as np
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.evaluation.scoring.metrics import TWO_LABELS
-from daybreak.evaluation.tasks.tables import FORMATS, TableRows, location, read_table, shown
+from daybreak.evaluation.tasks.tables import (
+    FORMATS,
+    UNLABELED,
+    TableRows,
+    check_skipped,
+    location,
+    read_table,
+    shown,
+)
 
 SPLIT_SEED = 0
 DEV_FRACTION = 0.1
 """Fraction of the training texts that is held out, drawn with SPLIT_SEED, if there is no dev file."""
+
+MISSING = frozenset(("na", "n/a", "nan", "null"))
+"""Labels, in lower case, that stand for a missing number among numbers."""
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,7 @@ def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
         path: read_table(path, columns, format=task.format_of(path), header=task.header, texts=texts)
         for path in task.files.values()
     }
+    read = _without_missing(read)
     known, names = (None, ()) if numbers else _known_labels(task, read[task.train])
     rows = {path: labeled_rows(path, cells, known) for path, cells in read.items()}
     if numbers and len(set(rows[task.train].targets)) < 2:
@@ -198,11 +212,13 @@ def _known_labels(task: Task, train: TableRows) -> tuple[dict[str, int], tuple[s
 def _split(rows: LabeledRows, task: Task) -> tuple[LabeledRows, LabeledRows]:
     """Hold out DEV_FRACTION of the different texts (at least one), drawn with SPLIT_SEED; rows stay in file order.
 
-    Rows of equal texts stay together, because a model that has seen one of them knows the label of the others.
+    Rows of equal texts stay together, because a model that has seen one of them knows the label of the others. So do
+    questions with one context, and choices with one context.
     """
+    shared = {"qa": slice(1, 2), "choice": slice(0, 1)}.get(task.kind, slice(None))
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, texts in enumerate(rows.texts):
-        groups.setdefault(texts, []).append(number)
+        groups.setdefault(tuple(texts[shared]), []).append(number)
     if len(groups) < 2:
         fault = f"'{task.train}' holds one {'row' if len(rows) == 1 else 'text'}, too few to hold some out."
         raise UserError(fault, "Give more rows or a dev file.")
@@ -216,11 +232,39 @@ def _split(rows: LabeledRows, task: Task) -> tuple[LabeledRows, LabeledRows]:
 
 
 def _sorted_labels(values: Collection[str]) -> list[str]:
-    """Sort numbers by value, other labels alphabetically; ``nan`` among numbers is a name."""
+    """Sort numbers by value and keep one of 1 and 1.0; sort other labels alphabetically."""
     numbers = {value: number for value in values if (number := _number(value)) is not None}
     if len(numbers) < len(values):
         return sorted(values)
-    return sorted(values, key=lambda value: (numbers[value], value))
+    spellings = {numbers[value]: value for value in sorted(values, reverse=True)}
+    return [spellings[number] for number in sorted(spellings)]
+
+
+def _without_missing(read: Mapping[Path, TableRows]) -> dict[Path, TableRows]:
+    """Leave out rows whose label is NA, NaN or null, as R and pandas write a missing number, if all others are numbers.
+
+    Raises:
+        UserError: too many rows of a file are left out.
+    """
+    labels = {row[-1].strip() for cells in read.values() for row in cells.rows}
+    missing = {label for label in labels if label.lower() in MISSING}
+    if not missing or any(_number(label) is None for label in labels - missing):
+        return dict(read)
+    return {path: _without(missing, path, cells) for path, cells in read.items()}
+
+
+def _without(labels: Collection[str], path: Path, cells: TableRows) -> TableRows:
+    """Leave out and count the rows that have one of the labels."""
+    found = [row[-1].strip() for row in cells.rows]
+    kept = [index for index, label in enumerate(found) if label not in labels]
+    if len(kept) == len(found):
+        return cells
+    first = next(index for index, label in enumerate(found) if label in labels)
+    unit = "row" if path.suffix == ".parquet" else "line"
+    example = f"{unit} {cells.lines[first]}, for example, has the label {shown(found[first])}"
+    skipped = cells.skipped + len(found) - len(kept)
+    check_skipped(len(kept), skipped, f"rows in '{path}' are unusable: {example}", UNLABELED)
+    return TableRows([cells.rows[index] for index in kept], [cells.lines[index] for index in kept], skipped)
 
 
 def labeled_rows(
@@ -243,6 +287,8 @@ def labeled_rows(
             target = numbers.get(number)
         if target is None:
             fault = f"{location(path, line)} has the label {shown(label)}, which is "
+            if known is None and DECIMAL_COMMA.fullmatch(label):
+                raise UserError(f"{fault}not a number.", "Write points instead of decimal commas.")
             if known is None:
                 raise UserError(f"{fault}not a number.", 'Correct it, or set kind = "classification".')
             names = ", ".join(shown(value) for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
