@@ -95,7 +95,8 @@ class TaskResult:
     weights: str = ""
     """Digest of the model, which distinguishes models of the same name."""
     files: str = ""
-    """Digest of the labeled files and of how they are read; empty in results of earlier versions."""
+    """Digest of the files, with those of unlabeled training rows, and of how they are read; empty in results of earlier
+    versions."""
     kind: str
     metric: str
     """Name of the headline metric, a key of ``scores``; it begins with ``test_`` if test is reported instead of dev."""
@@ -154,7 +155,7 @@ class TaskResult:
         return self.protocol, self.task, self.model_name, self.model
 
     def has_files_of(self, other: TaskResult) -> bool:
-        """Whether both results are from the same labeled files, as far as that is known."""
+        """Whether both results are from the same files, as far as that is known."""
         return not (self.files and other.files) or self.files == other.files
 
     @property

@@ -172,6 +172,10 @@ def test_rows_without_labels_count_where_they_are_used(
     (changed,) = evaluate(encoder, [str(partly_labeled)], protocol="distilled", **options)
     assert changed.unlabeled_rows == 4 and changed.scores["nll"] != result.scores["nll"]
     assert "was measured on other rows and is replaced" in capsys.readouterr().out
+    more = (tmp_path / "more.tsv").read_text()
+    (tmp_path / "more.tsv").write_text(more.replace("much rain", "much wind"))
+    (other,) = evaluate(encoder, [str(partly_labeled)], protocol="distilled", untrained=True, **options)
+    assert other.unlabeled_rows == 4 and not other.has_files_of(changed)
     (small,) = evaluate(encoder, [str(partly_labeled)], protocol="small", **options)
     assert small.unlabeled_rows == 0 and small.training_size == "6"
     assert "The unlabeled rows of weather are not used by small" in capsys.readouterr().out

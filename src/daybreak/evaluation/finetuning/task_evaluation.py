@@ -196,7 +196,7 @@ class TaskEvaluation:
             model="untrained" if self.untrained else "pretrained",
             model_name=self.model_name,
             weights=self.weights,
-            files=self.jobs[0].files,
+            files=task_digest(data.task, soft_targets=True) if self.unlabeled_rows else self.jobs[0].files,
             kind=data.task.kind,
             metric=headline,
             scores=scores,
