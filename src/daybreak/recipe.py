@@ -94,7 +94,7 @@ class Origin:
     init: str = ""
     """Model folder with the initial weights."""
     parent: str = ""
-    """The model of ``init``, as the argument of --init names it."""
+    """The published model of ``init``, or of the run that a branch comes from, as the argument of --init names it."""
     branch: str = ""
     """Run folder whose last checkpoint before the decay is the starting point."""
     begin: float = 0.0

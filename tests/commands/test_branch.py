@@ -18,15 +18,16 @@ from in_process import bits, command, exit_code
 from small_models import small_recipe
 
 from daybreak.commands import pretrain
-from daybreak.core.files import read_json
+from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.pretraining.starting_points import continue_model, extend_run
 from daybreak.recipe import load_recipe
-from daybreak.schemas.run import StepRecord, Summary
+from daybreak.schemas.run import Decisions, StepRecord, Summary
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import read_trace
 from daybreak.training.optim.muon import Muon
+from daybreak.training.recovery import with_change
 from daybreak.training.schedule import Trapezoid
 
 pytestmark = pytest.mark.usefixtures("every_step_on_the_cpu", "ungated")
@@ -210,6 +211,38 @@ def test_a_branch_shorter_than_what_it_replaces_is_remarked(
     extend_run(finished, asked)
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert (f"for 60% of its 40steps: with {asked} this run sees no more text" in said) is remarked
+
+
+def test_a_lowered_rate_stays_lowered_and_the_published_model_is_kept(
+    finished: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = RunFolder(Path(shutil.copytree(finished, tmp_path / "run")))
+    usual = extend_run(finished, "60steps")
+    recipe = json.loads(run.recipe.read_text())
+    recipe["origin"] |= {"init": "google/encoder", "parent": "google/encoder"}
+    run.recipe.write_text(json.dumps(recipe))
+    decisions = read_json(run.decisions, Decisions)
+    write_json(run.decisions, with_change(decisions, 5, "diverged", rate=0.25))
+    lowered = extend_run(run.path, "60steps")
+    assert lowered.optimizer == usual.optimizer.at_rate(0.25) != usual.optimizer
+    assert (usual.origin.parent, lowered.origin.parent) == ("", "google/encoder")
+    assert "trained at 0.25 times its learning rate, and so does this run" in re.sub(
+        r"\s+", " ", capsys.readouterr().out
+    )
+    write_json(run.decisions, with_change(decisions, 39, "diverged", rate=0.25))
+    assert extend_run(run.path, "60steps").optimizer == usual.optimizer, "it diverged after the branch"
+
+
+def test_a_started_run_does_not_need_the_model_that_it_began_with(
+    finished: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    gone = tmp_path / "gone"
+    said = refused("pretrain", "tiny", "--init", gone, "--data", tmp_path / "data", "--out", run)
+    assert "does not need it any more" in said and f"daybreak pretrain {run} --data DATA --out {run}" in said
+    assert "does not need" not in refused(
+        "pretrain", "tiny", "--init", gone, "--data", tmp_path, "--out", tmp_path / "new"
+    )
 
 
 @pytest.mark.parametrize("flags", [["--general", "text"], ["--new-vocabulary"]], ids=" ".join)

@@ -28,7 +28,7 @@ from daybreak.schemas.forecast import Law, Plan, TaskLine, TaskTable
 from daybreak.training.checkpoint import Progress
 from daybreak.training.monitoring.disk import gigabytes, most_bytes
 from daybreak.training.schedule import Ramp
-from daybreak.training.step import Training
+from daybreak.training.step import MicrobatchTooLarge, Training
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_the_disk_of_a_plan_is_what_a_run_asks_for(
 ) -> None:
     made = plan.plan(data=data, budget="30m", recipes=named("tiny"))
     weights = 4 * made.candidates[0].parameters
-    asked = gigabytes(most_bytes(checkpoint_bytes=3 * weights, model_bytes=weights))
+    asked = gigabytes(most_bytes(checkpoint_bytes=3 * weights, model_bytes=weights, seconds=1800))
     assert f"Disk: up to {asked}." in capsys.readouterr().out
 
 
@@ -177,6 +177,25 @@ def test_where_the_law_knows_no_candidate_others_are_named(data: Path, law: Law,
     with pytest.raises(UserError, match="no forecast") as refused:
         plan.plan(data=data, budget="30m", recipes=[load_recipe("bert-2018", size="tiny")])
     assert "recipes that the forecast supports: tiny, mini" in refused.value.remedy
+
+
+def test_a_step_of_the_finish_that_does_not_fit_is_timed_with_a_smaller_microbatch(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps before the finish need less memory, and they alone choose the microbatch."""
+    sizes: list[tuple[float, int]] = []
+
+    def step(training: Training, progress: Progress, at: float) -> None:
+        rows = training.decisions.microbatch
+        if at > 0.8:
+            sizes.append((at, rows))
+            if rows > 8:
+                raise MicrobatchTooLarge("full")
+
+    monkeypatch.setattr(planning, "take_step", step)
+    recipe = replace(load_recipe("tiny"), microbatch=32)
+    assert planning.time_recipe(recipe, open_shards(data), data).step > 0
+    assert [rows for _, rows in sizes][:3] == [32, 16, 8]
 
 
 def test_a_candidate_that_takes_too_long_to_time_follows_from_its_arithmetic(

@@ -251,7 +251,7 @@ def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
         pretrain.pretrain(small_recipe(budget="40steps"), data=data, out=run.path)
     seen: list[float] = []
 
-    def compile_long(*_: object) -> None:
+    def compile_long(*_: object, **__: object) -> None:
         deadline = time.monotonic() + 30
         while len(seen) < 3 and time.monotonic() < deadline:
             if (now := read_heartbeat(run.heartbeat)) > max(seen, default=0.0):

@@ -25,7 +25,7 @@ from small_models import small_recipe
 from daybreak.commands import evaluate, run
 from daybreak.commands.prepare import filter_tokenizer
 from daybreak.core.budget import Budget, Deadline
-from daybreak.core.errors import TooLate, UserError
+from daybreak.core.errors import TooLate, TooShort, UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
@@ -38,7 +38,7 @@ from daybreak.evaluation.finetuning import task_evaluation
 from daybreak.evaluation.model_source import tasks_in
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.tasks.known_tasks import KNOWN, SCIBERT, TASK_LISTS, spelled_out
-from daybreak.recipe import FAMILY, SIZES, Procedure, load_recipe, procedure_of, recipe_names, resolved
+from daybreak.recipe import FAMILY, SIZES, Procedure, Recipe, load_recipe, procedure_of, recipe_names, resolved
 from daybreak.reporting.headline import loss_sentence
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import FillMask, Summary, TraceRecord
@@ -412,6 +412,20 @@ def test_pretraining_gets_what_is_left_but_for_the_rest(tmp_path: Path) -> None:
     assert Budget.parse(run._budget_by(ahead(300), folder, False)).amount == pytest.approx(300 - 45, abs=2)
     with pytest.raises(UserError, match="Give a later --deadline"):
         run._budget_by(ahead(30), folder, False)
+
+
+@pytest.mark.parametrize(("deadline", "remedy"), [(True, "Give a later --deadline."), (False, "Give at least 21s.")])
+def test_a_time_that_is_too_short_for_a_run_asks_for_what_set_it(
+    deadline: bool, remedy: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pretrain(recipe: Recipe, **_: object) -> None:
+        raise TooShort(f"A budget of {recipe.budget} is too short.", "Give at least 21s.")
+
+    monkeypatch.setattr("daybreak.commands.pretrain.pretrain", pretrain)
+    asked: dict[str, Any] = {"deadline": ahead(3600)} if deadline else {}
+    with pytest.raises(UserError, match="is too short") as refused:
+        run.run("tiny", corpus=[corpus], out=tmp_path / "run", **asked)
+    assert refused.value.remedy == remedy
 
 
 def test_a_run_that_has_begun_keeps_its_budget_and_says_if_it_will_be_late(

@@ -30,6 +30,7 @@ from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Decisions, Environment, StepRecord
 from daybreak.training.clock import BudgetClock, Tick, read_trace
 from daybreak.training.hardware import probe
+from daybreak.training.recovery import with_change
 
 Refused = Callable[..., str]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -225,6 +226,21 @@ def test_sums_that_a_gpu_adds_in_any_order_are_named_as_a_reason(
     )  # fmt: skip
     remedy = difference_error(folder, decisions, "").remedy
     assert f"or it is rounding: {reason}" in remedy if reason else "rounding" not in remedy
+
+
+def test_a_difference_after_a_move_names_the_steps_and_the_machine(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    write_json(folder.environment, probe.describe(torch.device("cpu"), 0.0))
+    write_json(folder.recipe, load_recipe("tiny"))
+    decisions = Decisions(
+        device="cpu", threads=1, precision="float32", microbatch=8, world_size=1, reserve_seconds=0.0,
+        validation_rows=1, validation_marks=0, matmul_gflops={},
+    )  # fmt: skip
+    assert "one of them was changed" in difference_error(folder, decisions, "").remedy
+    moved = with_change(decisions, 700, "resumed on another machine: Q", machine="Q")
+    remedy = difference_error(folder, moved, "").remedy
+    where = "where they were trained (resumed on another machine: Q)."
+    assert remedy == f"Verify its steps after step 700 with --last, {where}"
 
 
 def test_a_changed_norm_is_found(data: Path, shape: list[str], refused: Refused, tmp_path: Path) -> None:

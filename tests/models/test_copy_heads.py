@@ -74,4 +74,5 @@ def test_a_seed_gives_the_same_weights_and_models_without_room_stay_as_they_are(
     for changes in ({"layers": 1}, {"heads": 1}, {"heads": 32}):
         shape = replace(SHAPE, **changes)
         plain = planted(replace(shape, copy_heads=False))
+        assert SHAPE.plants_copy_heads and not shape.plants_copy_heads
         assert all(torch.equal(a, b) for a, b in zip(planted(shape).parameters(), plain.parameters())), changes

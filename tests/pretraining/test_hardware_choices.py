@@ -110,6 +110,31 @@ def test_more_processes_than_rows_are_refused_at_once(data: Path, tmp_path: Path
     assert "at most 8" in error.value.remedy
 
 
+def test_a_resume_with_another_torch_names_it_once(data: Path, tmp_path: Path) -> None:
+    asked = order(data, tmp_path)
+    training = begun(asked)
+    here = probe.describe(training.device, 5.0)
+    write_json(asked.run.environment, replace(here, torch="2.0.0"))
+    training = resume(training, replace(START, step=12, position=96), asked.run)
+    (change,) = training.decisions.changes
+    assert (change.torch, change.machine, change.why) == (here.torch, None, f"resumed with torch {here.torch}")
+    assert resume(training, replace(START, step=20, position=160), asked.run).decisions == training.decisions
+
+
+def test_an_exported_run_is_not_compiled_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled_again(*_: object) -> bool:
+        raise AssertionError("a minute for nothing")
+
+    monkeypatch.setattr("daybreak.pretraining.hardware_choices._compiled_again", compiled_again)
+    asked = order(data, tmp_path)
+    training = begun(asked)
+    training = replace(training, decisions=with_change(training.decisions, 3, "compiled", compiled=True))
+    progress = replace(START, step=12, position=96)
+    assert resume(training, progress, asked.run, trains=False).decisions == training.decisions
+    with pytest.raises(AssertionError, match="a minute"):
+        resume(training, progress, asked.run)
+
+
 def test_more_processes_than_a_step_of_the_finish_has_rows_are_refused_at_once(data: Path, tmp_path: Path) -> None:
     """A step of 8 sequences of 32 positions has as many tokens as 4 of 64."""
     recipe = order(data, tmp_path, finish=Finish(start=0.9, length=64)).recipe

@@ -219,6 +219,8 @@ def test_the_rate_is_that_of_the_recipe_for_a_model_that_daybreak_trained_from_s
     assert factor(finished) == factor(finished / "model") == factor(export) == 1
     (told,) = export.glob("train_budget_*.json")
     recipe = json.loads(told.read_text())
+    told.write_text(json.dumps(recipe | {"origin": {"init": "", "branch": "run", "parent": "published"}}))
+    assert factor(export) == pytest.approx(0.1), "extended from a run that continued a published model"
     recipe["origin"]["init"] = "published"
     told.write_text(json.dumps(recipe))
     assert factor(export) == factor(parents["modernbert"]) == pytest.approx(0.1)

@@ -18,8 +18,9 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning.fingerprints import model_digest
 from daybreak.schemas.records import Record, Verified
-from daybreak.schemas.run import Change, Manifest, Summary
+from daybreak.schemas.run import Change, Decisions, Manifest, Summary
 from daybreak.studies.record_writer import commit_of, describe, evidence, refuse_contradictions, refuse_unfit
+from daybreak.training.recovery import with_change
 
 KEPT = {f"{name}.json" for name in "data decisions environment recipe summary results".split()}
 KEPT |= {"metrics.jsonl", "metrics.lost.jsonl"}
@@ -127,6 +128,17 @@ def test_a_busy_machine_voids_its_run(write_run: WriteRun) -> None:
     assert (describe(folder).load, describe(folder).void) == (2.5, "")
     seen_by_the_run(folder, 90.0, 2.6)
     assert (describe(folder).load, describe(folder).void) == (2.6, "the load was 2.6 on 2 cores")
+
+
+def test_a_run_that_moved_is_void(write_run: WriteRun) -> None:
+    """The record names the machine and the torch of the first start."""
+    folder = RunFolder(write_run())
+    seen_by_the_run(folder, 60.0, 1.0)
+    decisions = read_json(folder.decisions, Decisions)
+    write_json(folder.decisions, with_change(decisions, 5, "out of memory", microbatch=1))
+    assert describe(folder).void == ""
+    write_json(folder.decisions, with_change(decisions, 7, "resumed with torch 2.14.0", torch="2.14.0"))
+    assert describe(folder).void == "its machine or torch changed at step 7 (resumed with torch 2.14.0)"
 
 
 def test_a_study_that_watched_its_cell_knows_whose_the_load_was(write_run: WriteRun) -> None:

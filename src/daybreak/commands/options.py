@@ -314,16 +314,12 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
             f"Put the recipe first: daybreak {command} {name or code} --data DATA.",
         )
     load_recipe_file(code)
+    started = Path(value_of("--out", arguments) or "")
     if branch:
         from daybreak.pretraining.starting_points import extend_run
 
-        started = Path(value_of("--out", arguments) or "")
         if not (Path(branch) / "recipe.json").is_file() and (started / "recipe.json").is_file():
-            raise UserError(
-                f"'{branch}' is no run folder, and the run in '{started}' does not need it any more.",
-                f"Continue that: daybreak pretrain {shlex.quote(as_argument(started))} --data DATA "
-                f"--out {shlex.quote(str(started))}.",
-            )
+            raise _not_needed(f"'{branch}' is no run folder", started)
         budget = value_of("--extend", arguments)
         if not budget or name or init or {"--size", "--faithful"} & given:
             raise UserError(
@@ -337,15 +333,35 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
     _refuse_class(recipe, given)
     if not init:
         return recipe
-    from daybreak.exporting.hub import local_folder
     from daybreak.pretraining.starting_points import continue_model
 
     return continue_model(
         recipe,
-        local_folder(init),
+        _initial_weights(init, started),
         parent_name="" if Path(init).exists() else init,
         new_vocabulary="--new-vocabulary" in arguments,
         general=value_of("--general", arguments) if command == "pretrain" else "",
+    )
+
+
+def _initial_weights(init: str, started: Path) -> Path:
+    """Return the folder of the model that --init names; the run in ``started``, if there is one, has its weights."""
+    from daybreak.exporting.hub import local_folder
+
+    try:
+        return local_folder(init)
+    except UserError as error:
+        if (started / "recipe.json").is_file():
+            raise _not_needed(error.sentence.rstrip("."), started) from None
+        raise
+
+
+def _not_needed(fault: str, started: Path) -> UserError:
+    """Return the error for a starting point that is gone, where the started run has all that it needs."""
+    return UserError(
+        f"{fault}, and the run in '{started}' does not need it any more.",
+        f"Continue that: daybreak pretrain {shlex.quote(as_argument(started))} --data DATA "
+        f"--out {shlex.quote(str(started))}.",
     )
 
 

@@ -163,7 +163,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
     name = chosen.recipe.removeprefix(FAMILY)
     ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
     state, weights = STATE_BYTES * chosen.parameters, WEIGHT_BYTES * chosen.parameters
-    disk = most_bytes(checkpoint_bytes=state, model_bytes=weights)
+    disk = most_bytes(checkpoint_bytes=state, model_bytes=weights, seconds=budget.amount)
     lines = [
         f"Chosen: {name}. Started now, it ends at {ends:%H:%M on %d %B}, after "
         f"{duration(chosen.training_seconds)} of training; the parity check and evaluations follow.",

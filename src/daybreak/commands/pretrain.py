@@ -24,6 +24,7 @@ from daybreak.commands.options import (
     split_recipe,
 )
 from daybreak.core import world as worlds
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.formatting import check_price
@@ -289,9 +290,15 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
                 alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
             if world.is_first:
                 size = checkpoint.bytes_of(training.model, training.average)
-                check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
+                weights, budget = 4 * training.model.parameter_count(), Budget.parse(job.recipe.budget)
+                seconds = budget.amount if budget.unit == "seconds" else 0.0
+                check_room(run.path, checkpoint_bytes=size, model_bytes=weights, seconds=seconds)
             charged = dict(training.time_by_category)
-            training = with_measurements(job, training, progress) if fresh else resume(training, progress, run)
+            ended = world.broadcast(exported(run, progress) is not None)
+            if fresh:
+                training = with_measurements(job, training, progress)
+            else:
+                training = resume(training, progress, run, trains=not ended)
             progress = progress.scaled_for(training.decisions.precision)
             if fresh and world.is_first:
                 decided, device = training.decisions, training.device
@@ -312,7 +319,7 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
     if world.is_first and fresh:
         alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
     try:
-        if not world.broadcast(exported(run, progress) is not None):
+        if not ended:
             progress = _train(training, progress, job, remote)
         # All ranks hold the same weights, so the first one finishes alone and the others do not wait.
         with working("Checking the model"):

@@ -31,7 +31,7 @@ from daybreak.commands.options import (
 from daybreak.commands.prepare import PreparationOptions
 from daybreak.commands.pretrain import Watching
 from daybreak.core.budget import Budget, Deadline
-from daybreak.core.errors import TooLate, UserError
+from daybreak.core.errors import TooLate, TooShort, UserError
 from daybreak.core.files import make_folder, read_json
 from daybreak.core.formatting import check_price, check_seeds
 from daybreak.core.process import process_started, uptime
@@ -306,7 +306,12 @@ def run(
     if deadline:
         recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(fine_tuning.tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
-    pretrain.pretrain(recipe, data=data, out=out, watching=watching, started=uptime() - startup)
+    try:
+        pretrain.pretrain(recipe, data=data, out=out, watching=watching, started=uptime() - startup)
+    except TooShort as error:
+        if deadline:  # which set the budget
+            raise UserError(error.sentence, "Give a later --deadline.") from None
+        raise
     fine_tuning = replace(fine_tuning, protocol=fine_tuning.protocol or _protocol_for_size(folder))
     summary = read_json(folder.summary, Summary)
     if summary.is_refused:

@@ -33,6 +33,10 @@ class TooLate(UserError):
     """The request does not fit into the time that is left; no part of it was started."""
 
 
+class TooShort(UserError):
+    """A time budget ends before the first steps of a run."""
+
+
 class ReadFailed(UserError):
     """The text could not be read for a reason that may pass, such as a lost connection; finished work is kept."""
 

@@ -63,7 +63,8 @@ def _training(run: RunFolder, recipe: dict[str, Any]) -> dict[str, Any]:
 def trained_from_scratch(folder: Path) -> bool:
     """Return whether the model in ``folder`` was exported by a run that began with random weights."""
     told = [read_json(file) for file in folder.glob("train_budget_*.json")]
-    return any(isinstance(each, dict) and not each.get("origin", {}).get("init") for each in told)
+    origins = [each.get("origin", {}) for each in told if isinstance(each, dict)]
+    return any(not origin.get("init") and not origin.get("parent") for origin in origins)
 
 
 def budget_name(budget: str) -> str:

@@ -29,6 +29,11 @@ QUIET = 0.3
 """Factor of the random queries and keys of these heads."""
 
 
+def can_plant(channels: int, bases: Sequence[float]) -> bool:
+    """Whether heads of so many channels can hold the circuit: the second layer needs rotary pairs that turn slowly."""
+    return bool((_angles(channels, bases[1]) <= SLOW).any())
+
+
 @torch.no_grad()
 def plant_copy_heads(model: Encoder, bases: Sequence[float]) -> None:
     """Write an induction circuit (Olsson et al. 2022, arXiv 2209.11895) into the weights of a new model.
@@ -39,17 +44,15 @@ def plant_copy_heads(model: Encoder, bases: Sequence[float]) -> None:
     changes all logits of the tied decoder by the same number.
 
     Args:
-        model: has at least two layers, and two heads in each. Heads of fewer than 8 channels are left as they are.
+        model: has at least two layers, and two heads in each, for which ``can_plant`` is true.
         bases: bases of the rotary positions of the first two layers.
     """
     network: Any = model
     first, second = (block.attention for block in network.blocks[:2])
     size, channels = model.hidden_size, first.channels
-    angles, slow_angles = (base ** (-torch.arange(0, channels, 2) / channels) for base in bases)
+    angles, slow_angles = (_angles(channels, base) for base in bases)
     fast = torch.nonzero(angles >= FAST).flatten()
     slow = torch.nonzero(slow_angles <= SLOW).flatten()
-    if not len(slow):
-        return
 
     def orthogonal(rows: int, columns: int) -> Tensor:
         return nn.init.orthogonal_(torch.empty(rows, columns))
@@ -86,3 +89,8 @@ def plant_copy_heads(model: Encoder, bases: Sequence[float]) -> None:
         key[matched] += same
         value[rows], second.out.weight[:, rows] = passed[rows], PASSED * passed[rows].T
     network.head_dense.weight += PASSED * torch.eye(size)
+
+
+def _angles(channels: int, base: float) -> Tensor:
+    """Return float[channels / 2]: the angle by which each rotary pair turns from one position to the next."""
+    return base ** (-torch.arange(0, channels, 2) / channels)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, special_entries
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import check_choice
-from daybreak.models.copy_heads import plant_copy_heads
+from daybreak.models.copy_heads import can_plant, plant_copy_heads
 from daybreak.models.layers import attend_heads, halves, rotary_table, rotate, take, visibility_mask
 from daybreak.models.trunk import (
     Trunk,
@@ -81,9 +81,19 @@ class ModernEncoder(EncoderConfig):
         return model
 
     def plant(self, model: Encoder) -> None:
-        if self.copy_heads and self.layers > 1 and self.heads > 1:
-            bases = [self.global_rope_base if self.is_global(layer) else self.local_rope_base for layer in (0, 1)]
-            plant_copy_heads(model, bases)
+        if self.plants_copy_heads:
+            plant_copy_heads(model, self._first_bases)
+
+    @property
+    def plants_copy_heads(self) -> bool:
+        """Whether a new model starts with copy heads: only if it has layers, heads and channels enough for them."""
+        enough = self.layers > 1 and self.heads > 1 and can_plant(self.hidden_size // self.heads, self._first_bases)
+        return self.copy_heads and enough
+
+    @property
+    def _first_bases(self) -> list[float]:
+        """Bases of the rotary positions of the first two layers."""
+        return [self.global_rope_base if self.is_global(layer) else self.local_rope_base for layer in (0, 1)]
 
     def is_global(self, layer: int) -> bool:
         return layer % self.global_every == 0

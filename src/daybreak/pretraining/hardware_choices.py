@@ -81,11 +81,14 @@ def use_device(decisions: Decisions) -> None:
         torch.cuda.set_device(probe.choose_device())
 
 
-def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
+def resume(training: Training, progress: Progress, run: RunFolder, *, trains: bool = True) -> Training:
     """Return the training of a resumed run with its stored choices; only machine and number of processes may differ.
 
     The sequences of a step, their order and the microbatch do not change. Another number of processes divides them
     differently, so the result is the same up to the order of summation.
+
+    Args:
+        trains: False if no step remains, so that nothing has to be compiled.
     """
     world = training.world
     decisions = without_changes_after(training.decisions, progress.step)
@@ -98,9 +101,10 @@ def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
         say(f"Resuming with {world.size} processes instead of {current.world_size}; the batch stays the same.")
         reasons.append(f"resumed on {world.size} instead of {current.world_size} processes")
         changed.update(world_size=world.size, threads=torch.get_num_threads())
-    if world.is_first and (machine := _other_machine(training, current, run)):
-        reasons.append(f"resumed on another machine: {machine}")
-        changed.update(machine=machine)
+    if world.is_first:
+        for name, (words, value) in _elsewhere(training, current, run).items():
+            reasons.append(f"resumed {words} {value}")
+            changed[name] = value
     if reasons:
         decisions = with_change(decisions, progress.step, "; ".join(reasons), **changed)
         current = current_change(decisions, progress.step)
@@ -109,18 +113,24 @@ def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
         write_json(run.decisions, decisions)
     phases = with_microbatch(training.phases, current.microbatch)
     training = replace(training, phases=phases, decisions=decisions)
-    if current.compiled and not _compiled_again(training, progress):
+    if trains and current.compiled and not _compiled_again(training, progress):
         decisions = without_compilation(decisions, progress.step)
         if world.is_first:
             write_json(run.decisions, decisions)
     return replace(training, decisions=decisions)
 
 
-def _other_machine(training: Training, current: Change, run: RunFolder) -> str:
-    """Return this machine's processor or accelerator if it is not that of the steps so far; empty otherwise."""
-    now = probe.describe(training.device, 0.0).device
-    started = read_json(run.environment, Environment).device if run.environment.exists() else now
-    return now if now != (current.machine or started) else ""
+def _elsewhere(training: Training, current: Change, run: RunFolder) -> dict[str, tuple[str, str]]:
+    """Return what is no longer as in the steps so far: the field of a Change -> words about it, and its value."""
+    if not run.environment.exists():
+        return {}
+    now, started = probe.describe(training.device, 0.0), read_json(run.environment, Environment)
+    found = {}
+    if now.device != (current.machine or started.device):
+        found["machine"] = ("on another machine:", now.device)
+    if now.torch != (current.torch or started.torch):
+        found["torch"] = ("with torch", now.torch)
+    return found
 
 
 def _refuse_few_rows(rows: int, world: World) -> None:
@@ -153,10 +163,10 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     rows = _filled(training, start, rows) if job.fill_memory else rows
     if calibration.worth_compiling(recipe.compile, training.device, job.budget):
         rows = rows if rows == recipe.microbatch else _even(training, rows)
-        training = _until_it_fits(_with_microbatch(training, rows), compile_model)
+        training = until_it_fits(_with_microbatch(training, rows), compile_model)
     else:
         training = _with_microbatch(training, rows)
-    training, costs = _until_it_fits(training, measure_costs)
+    training, costs = until_it_fits(training, measure_costs)
     decisions = training.decisions
     final = training.validation.whole_seconds(costs.row)
     # Ranks would otherwise choose different precisions and reserves.
@@ -213,7 +223,7 @@ def _dry_step(training: Training, progress: Progress) -> None:
     accumulate(alone, progress, at, training.phase(progress, at).microbatch)
 
 
-def _until_it_fits(training: Training, measure: Callable[[Training], Result]) -> Result:
+def until_it_fits(training: Training, measure: Callable[[Training], Result]) -> Result:
     """Call ``measure``; halve the microbatch until it fits into memory, and stop compiling if that fails."""
     while True:
         try:
@@ -280,7 +290,7 @@ def _even(training: Training, rows: int) -> int:
 
 def has_copy_heads(recipe: Recipe) -> bool:
     """Whether a new model of the recipe starts with copy heads."""
-    return bool(getattr(recipe.model, "copy_heads", False)) and not recipe.origin.has_weights
+    return bool(getattr(recipe.model, "plants_copy_heads", False)) and not recipe.origin.has_weights
 
 
 def why_no_forecast(recipe: Recipe) -> str:

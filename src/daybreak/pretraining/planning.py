@@ -23,7 +23,13 @@ from daybreak.forecasting.difficulty import difficulty
 from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, inner_parameters, predict_loss, shipped_law
 from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
 from daybreak.pretraining.flops import flops_per_token, meta_model, vocabulary_of
-from daybreak.pretraining.hardware_choices import first_decisions, has_copy_heads, why_no_forecast, with_measurements
+from daybreak.pretraining.hardware_choices import (
+    first_decisions,
+    has_copy_heads,
+    until_it_fits,
+    why_no_forecast,
+    with_measurements,
+)
 from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Candidate
@@ -81,7 +87,8 @@ def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
         training, progress = setup_training(job, first_decisions(untimed, World()), World())
         training = with_measurements(job, training, progress)
         steps_started = uptime()
-        steps = [_seconds(training, progress, at) for at in MOMENTS]
+        # The steps of the embedding finish need the most memory; a run halves its microbatch when it comes to them.
+        steps = until_it_fits(training, lambda fitting: [_seconds(fitting, progress, at) for at in MOMENTS])
         final = training.validation.whole_seconds(training.validation.row_seconds)
         step = len(steps) / sum(1.0 / seconds for seconds in steps)  # harmonic mean: tokens add up over time
     cuda = training.device.type == "cuda"

@@ -249,11 +249,13 @@ def difference_error(run: RunFolder, decisions: Decisions, differences: str) -> 
         for name in names
         if getattr(environment, name) != getattr(now, name)
     ]
-    remedy = (
-        f"Verify it where it was trained: {'; '.join(changed)}"
-        if changed
-        else "Restore its records and data: one of them was changed"
-    )
+    moves = [change for change in decisions.changes if change.machine or change.torch]
+    if moves:
+        remedy = f"Verify its steps after step {moves[-1].step} with --last, where they were trained ({moves[-1].why})"
+    elif changed:
+        remedy = f"Verify it where it was trained: {'; '.join(changed)}"
+    else:
+        remedy = "Restore its records and data: one of them was changed"
     recipe = load_recipe(run.path)
     dropout = getattr(recipe.model, "attention_dropout", getattr(recipe.model, "dropout", 0.0))
     if decisions.device == "cuda" and (dropout or recipe.longest_row > FIXED_ORDER):

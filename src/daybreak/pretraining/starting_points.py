@@ -7,6 +7,7 @@ from pathlib import Path
 
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.tokenizers.tokenizer_import import Existing
@@ -14,9 +15,11 @@ from daybreak.exporting.budget_files import trained_from_scratch
 from daybreak.models.bert import BertEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.recipe import Origin, Recipe, load_recipe
+from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import decays_last
+from daybreak.training.recovery import current_change
 from daybreak.training.schedule import Ramp, Trapezoid
 
 PUBLISHED_RATE = 0.1
@@ -87,9 +90,10 @@ def _name(folder: Path) -> str:
 def extend_run(source: Path, budget: str) -> Recipe:
     """Return the recipe that continues the run ``source`` for ``budget`` from its last checkpoint before the decay.
 
-    The learning rate stays constant and then decays over the same fraction of the new run as of the old one. The
-    objective continues where it was, and so does the embedding finish; a second phase to come keeps its place before
-    it. A message says so if ``budget`` is not longer than what ``source`` had left.
+    The learning rate stays constant and then decays over the same fraction of the new run as of the old one; if a
+    divergence lowered its peak, it stays lowered. The objective continues where it was, and so does the embedding
+    finish; a second phase to come keeps its place before it. A message says so if ``budget`` is not longer than what
+    ``source`` had left.
     """
     run = RunFolder(source)
     if not run.recipe.is_file():
@@ -113,16 +117,20 @@ def extend_run(source: Path, budget: str) -> Recipe:
             f"After that checkpoint '{source}' trained for {1.0 - newest.progress.branched_at:.0%} of its {old.text}: "
             f"with {new.text} this run sees no more text and will probably not be better."
         )
+    rate = current_change(read_json(run.decisions, Decisions), newest.progress.step).rate
+    if rate < 1.0:
+        say(f"After a divergence '{source}' trained at {rate:g} times its learning rate, and so does this run.")
     begin = recipe.origin.begin + (1.0 - recipe.origin.begin) * newest.progress.branched_at
-    second = recipe.phase2
+    second = replace(recipe.phase2, lr=recipe.phase2.lr * rate)
     if recipe.finish.enabled and newest.progress.second_from is None:
         start = 1.0 - (1.0 - second.start) / (1.0 - newest.progress.branched_at)
         second = replace(second, start=max(1e-6, start))  # at once, if it was about to start
     return replace(
         recipe,
+        optimizer=recipe.optimizer.at_rate(rate),
         phase2=second,
         schedule=Trapezoid(warmup=0.0, decay=1.0 - decay_starts),
         ramp=recipe.ramp if recipe.ramp.microbatches else Ramp(),
         budget=budget,
-        origin=Origin(branch=str(source), begin=begin),
+        origin=Origin(branch=str(source), begin=begin, parent=recipe.origin.parent),
     )

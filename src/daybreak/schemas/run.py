@@ -146,6 +146,8 @@ class Change:
     """Sequence at which reading continues at ``step`` if sequences were skipped; None otherwise."""
     machine: str | None = None
     """Processor or accelerator, if it is no longer that of environment.json."""
+    torch: str | None = None
+    """Version of torch, if it is no longer that of environment.json."""
 
 
 @dataclass(frozen=True, kw_only=True)

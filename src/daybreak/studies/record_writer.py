@@ -154,6 +154,8 @@ def describe(
     # Another number of processes may have resumed the run: the largest is the hardware that it needed.
     used = max((current_change(decisions, 0), *decisions.changes), key=lambda change: change.world_size)
     load, others, void = _load(run, machine, used)
+    if moves := [change for change in decisions.changes if change.machine or change.torch]:
+        void = f"its machine or torch changed at step {moves[0].step} ({moves[0].why})"
     return Record(
         rules=RULES if verified else 0,
         date=datetime.fromtimestamp(machine.started, UTC).date().isoformat(),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from daybreak.core.budget import Budget
-from daybreak.core.errors import UserError
+from daybreak.core.errors import TooShort, UserError
 from daybreak.core.process import machine_memory, peak_bytes
 from daybreak.core.terminal import duration, say
 from daybreak.schemas.run import Decisions
@@ -329,7 +329,7 @@ def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -
     left = budget.amount - elapsed - reserve
     if left < MIN_STEPS * step:
         needed = elapsed + reserve + MIN_STEPS * step
-        raise UserError(
+        raise TooShort(
             f"A budget of {budget.text} is too short: starting, {MIN_STEPS} steps and saving take about "
             f"{duration(needed + 0.5)} on this machine.",
             f"Give at least {max(1, round(needed * 1.5 + 0.5))}s.",

@@ -13,7 +13,7 @@ import pytest
 
 from daybreak.core.errors import UserError
 from daybreak.training.monitoring import disk
-from daybreak.training.monitoring.disk import check_room, low_room
+from daybreak.training.monitoring.disk import SECOND_BYTES, check_room, low_room
 
 MIB = 2**20
 
@@ -39,6 +39,10 @@ def test_a_run_needs_eight_checkpoints_two_models_and_its_records(
         check_room(tmp_path / "run", checkpoint_bytes=3_000_000_000, model_bytes=1_000_000_000)
     assert str(tmp_path / "run") in error.value.sentence and "up to 26.07 GB" in error.value.sentence
     assert "only 26.07 GB are free" in error.value.sentence
+    set_free(needed + 7 * 86_400 * SECOND_BYTES)
+    check_room(tmp_path / "run", checkpoint_bytes=3_000_000_000, model_bytes=1_000_000_000, seconds=7 * 86_400)
+    with pytest.raises(UserError, match=r"up to 27\.03 GB"):
+        check_room(tmp_path / "run", checkpoint_bytes=3_000_000_000, model_bytes=1_000_000_000, seconds=8 * 86_400)
 
 
 def test_what_a_resumed_run_has_written_counts_as_room(tmp_path: Path, set_free: Callable[[int], None]) -> None:

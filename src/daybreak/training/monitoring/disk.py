@@ -12,22 +12,26 @@ CHECKPOINTS = 8
 """Maximum number of checkpoints at a time: two to resume from, one before a bad step, one rolled back to, one being
 written, the best one, and those from before the decay and before the end."""
 RECORDS_BYTES = 64 * 2**20
-"""Trace, metrics, report and other files without weights."""
+"""Report and other files without weights."""
+SECOND_BYTES = 1400
+"""Bytes of one second of training in the trace and the metrics, at ten steps per second."""
 MODELS = 2
 """The exported weights, and those being written beside them."""
 
 
-def most_bytes(*, checkpoint_bytes: int, model_bytes: int) -> int:
+def most_bytes(*, checkpoint_bytes: int, model_bytes: int, seconds: float) -> int:
     """Maximum size of a run folder at any time.
 
     Args:
         checkpoint_bytes: weights and moments of the optimizer.
         model_bytes: the weights alone.
+        seconds: the budget; 0 if it is not a time.
     """
-    return CHECKPOINTS * checkpoint_bytes + MODELS * model_bytes + RECORDS_BYTES
+    records = RECORDS_BYTES + int(SECOND_BYTES * seconds)
+    return CHECKPOINTS * checkpoint_bytes + MODELS * model_bytes + records
 
 
-def check_room(folder: Path, *, checkpoint_bytes: int, model_bytes: int) -> None:
+def check_room(folder: Path, *, checkpoint_bytes: int, model_bytes: int, seconds: float = 0.0) -> None:
     """Check that the files of a run fit on the disk of ``folder``, which is created if it is missing.
 
     Weights and moments that are already in the folder count as free space, because new files replace them. User quotas
@@ -35,7 +39,7 @@ def check_room(folder: Path, *, checkpoint_bytes: int, model_bytes: int) -> None
 
     """
     make_folder(folder)
-    needed = most_bytes(checkpoint_bytes=checkpoint_bytes, model_bytes=model_bytes)
+    needed = most_bytes(checkpoint_bytes=checkpoint_bytes, model_bytes=model_bytes, seconds=seconds)
     free = shutil.disk_usage(folder).free
     replaceable = sum(file.stat().st_size for file in folder.rglob("*.safetensors") if file.is_file())
     if free + replaceable < needed:
