@@ -84,6 +84,19 @@ def test_the_plateau_and_the_change_of_stage_are_marked(three):
     assert [note["text"] for note in layout["annotations"]] == ["unigram baseline 6.28", "masked stage"]
 
 
+def test_baselines_that_are_close_together_share_one_label(three):
+    first, *_ = three
+    others = [
+        dataclasses.replace(
+            run, validations=[dataclasses.replace(record, unigram_loss=6.3) for record in run.validations]
+        )
+        for run in three[1:]
+    ]
+    layout = training.losses([first, *others], "tokens")["layout"]
+    labels = [note for note in layout["annotations"] if "baseline" in note["text"]]
+    assert [(note["text"], note["y"]) for note in labels] == [("unigram baseline 6.28, 6.30", 6.3)]
+
+
 def test_one_run_is_one_color_everywhere(three):
     for maker in (lambda runs: training.losses(runs, "time"), training.accuracy):
         for trace in maker(three)["data"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -134,10 +134,8 @@ def losses(runs: Sequence[RunRecords], against: str) -> Figure:
         layout["height"] = 440
     # On the sequences of the curve: those of the interim validations, if there were any.
     levels = [run.validations[0].unigram_loss for run in runs if run.validation and run.validations]
-    baselines = {significant(level): level for level in levels}
     side = "left" if any(run.validation and run.validation.on_plateau for run in runs) else "right"
-    for text, height in baselines.items():
-        _level(layout, height, f"unigram baseline {text}", side)
+    _mark_levels(layout, {significant(level): level for level in levels}, "unigram baseline", side)
     _mark_stages(layout, axis, named=True)
     _mark_events(layout, axis)
     return {"data": data, "layout": layout}
@@ -160,8 +158,7 @@ def accuracy(runs: Sequence[RunRecords]) -> Figure:
     layout = axis.layout("accuracy, %")
     layout["yaxis"]["rangemode"] = "tozero"
     baselines = [100 * run.validations[0].most_frequent_fraction for run in runs if run.validation and run.validations]
-    for text, height in {f"{value:.1f}": value for value in baselines}.items():
-        _level(layout, height, f"most frequent token {text} %")
+    _mark_levels(layout, {f"{value:.1f} %": value for value in baselines}, "most frequent token")
     _mark_stages(layout, axis)
     return {"data": data, "layout": layout}
 
@@ -176,12 +173,18 @@ def by_time(runs: Sequence[RunRecords], title: str, value: Callable[[StepRecord]
     return {"data": data, "layout": layout}
 
 
-def _level(layout: Figure, height: float, text: str, side: str = "right") -> None:
-    """A dashed horizontal line with its name at one end."""
-    if math.isfinite(height):
+def _mark_levels(layout: Figure, heights: Mapping[str, float], name: str, side: str = "right") -> None:
+    """A dashed horizontal line at each height; the highest has one label for all, because they may be close together.
+
+    Args:
+        heights: number in words -> height.
+    """
+    known = {text: height for text, height in heights.items() if math.isfinite(height)}
+    for height in known.values():
         straight_line(layout, y=height)
-        place = {"x": float(side == "right"), "xanchor": side, "y": height, "yanchor": "bottom"}
-        charts.label(layout, text, xref="paper", **place)
+    if known:
+        place = {"x": float(side == "right"), "xanchor": side, "y": max(known.values()), "yanchor": "bottom"}
+        charts.label(layout, f"{name} {', '.join(known)}", xref="paper", **place)
 
 
 def _mark_stages(layout: Figure, axis: Axis, named: bool = False) -> None:
