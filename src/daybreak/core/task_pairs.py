@@ -185,11 +185,8 @@ def _names(results: Sequence[TaskResult]) -> dict[tuple[str, str, str, str], str
 def _against(result: TaskResult) -> str:
     name, best = result.best_baseline
     spread = f" +- {score(result.spread)}" if len(result.seeds) > 1 else ""
-    unsure = (
-        f", a lead that {result.reported_rows:,} rows and {len(result.seeds)} seeds do not show"
-        if result.above_baseline
-        else ""
-    )
+    seeds = f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}"
+    unsure = f", a lead that {result.reported_rows:,} rows and {seeds} do not show" if result.above_baseline else ""
     return f"{score(result.mean)}{spread} against {score(best)} for the {name}{unsure}"
 
 
