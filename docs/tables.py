@@ -32,8 +32,12 @@ SEEDS = [f"2026-11-28-tiny-8000steps-seed-{seed}" for seed in range(3)]
 SEEDS_BEFORE = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
 """The same steps before copy heads."""
 SEEDS_PLAIN = [f"2026-11-26-tiny-8000steps-plain-seed-{seed}" for seed in range(3)]
+COPY_HEADS_30 = [f"2026-11-28-tiny-12625steps-copy-heads-seed-{seed}" for seed in range(2)]
 SEEDS_30 = {
-    "`tiny`": ["2026-11-25-tiny-30m", "2026-11-26-tiny-12625steps-seed-1", "2026-11-26-tiny-12625steps-seed-2"],
+    "`tiny`": COPY_HEADS_30,
+    "`tiny` without copy heads": [
+        "2026-11-25-tiny-30m", "2026-11-26-tiny-12625steps-seed-1", "2026-11-26-tiny-12625steps-seed-2",
+    ],
     "`crammed --size tiny`": [
         "2026-11-25-crammed-tiny-30m", "2026-11-26-crammed-tiny-seed-1", "2026-11-26-crammed-tiny-seed-2",
     ],
@@ -49,8 +53,10 @@ SEEDS_30 = {
 """Pretraining seeds after 30 minutes of one thread, or after as many tokens."""
 HOURS = {
     ("`tiny`", 28): SEEDS,
-    ("`tiny` without copy heads", 30): SEEDS_30["`tiny`"],
+    ("`tiny`", 30): COPY_HEADS_30,
+    ("`tiny` without copy heads", 30): SEEDS_30["`tiny` without copy heads"],
     ("`mini` without copy heads", 45): ["2026-11-24-mini-45m"],
+    ("`mini`", 110): ["2026-11-28-mini-110m"],
     ("`mini` without copy heads", 120): ["2026-11-25-mini-2h", "2026-11-24-mini-2h"],
     ("`mini` without copy heads", 300): ["2026-11-27-mini-150m"],
 }
@@ -90,12 +96,6 @@ TEXTS = {
     "medquad": "medical questions",
     "articles": "biomedical papers",
 }
-SEARCH_SEEDS = (
-    f"{BESIDE_ALL['`tiny`']}/probes.json",
-    "2026-11-27-tiny-12625steps-seed-1-search.json",
-    "2026-11-27-tiny-12625steps-seed-2-search.json",
-)
-"""Searches of three pretraining seeds on general text."""
 GPU = "2026-11-26-gpu-h100"
 """Of one call of benchmarks/gpu.py: this name with endings."""
 GPU_LATER = "2026-11-27-gpu-h100"
@@ -103,6 +103,17 @@ GPU_LATER = "2026-11-27-gpu-h100"
 GENERAL = "2026-11-26-tiny-12625steps-seed-1"
 GENERAL_DOCSTRINGS = "2026-11-26-tiny-general-docstrings-search.json"
 LARGER = "2026-11-27-mini-150m"
+SEARCH_SEEDS = {
+    "`tiny`, 52 million tokens": [f"{record}-search.json" for record in COPY_HEADS_30],
+    "`tiny` without copy heads, 52 million tokens": [
+        f"{BESIDE_ALL['`tiny`']}/probes.json",
+        "2026-11-27-tiny-12625steps-seed-1-search.json",
+        "2026-11-27-tiny-12625steps-seed-2-search.json",
+    ],
+    "`mini`, 35 million tokens": ["2026-11-28-mini-110m-search.json"],
+    "`mini` without copy heads, 71 million tokens": [f"{LARGER}-search.json"],
+}
+"""Searches in general text by pretraining seeds of the models."""
 FIELDS = {
     "arXiv abstracts, biomedical papers": ("science", ("sci-cite", "citation_intent"), "heldout-arxiv"),
     "docstrings of Python packages": ("python", ("packages",), "held-out split"),
@@ -121,7 +132,7 @@ OFF_THE_PLATEAU = {
 }
 CLEARLY_BELOW = 0.5
 """Nats below the unigram baseline at which a run counts as off the plateau."""
-FORECASTS = "2026-11-27-forecasts-validations.json"
+FORECASTS = ("2026-11-27-forecasts-validations.json", "2026-11-28-forecasts-copy-heads.json")
 LAW = "2026-11-28-law.json"
 EARLIER_LAW = "2026-11-26-law.json"
 TASK_LINES = "2026-11-27-task-forecasts.json"
@@ -561,20 +572,22 @@ def search() -> str:
 
 
 def search_seeds() -> str:
-    """Recall at 10 over three pretraining seeds, and that of a larger model that trained for longer."""
+    """Recall at 10 of models of general text, over their pretraining seeds."""
 
     def recalls(probes: str, ranker: str, text: str) -> float:
         (found,) = (one for one in read(probes)["search"] if one["text"].startswith(f"heldout-{text}"))
         (scores,) = (one["scores"] for one in found["rankers"] if one["ranker"] == ranker)
         return float(scores["recall_10"])
 
-    rows = [
-        [TEXTS[text], f"{100 * recalls(SEARCH_SEEDS[0], 'bm25', text):.1f}"]
-        + [over_seeds([recalls(seed, ranker, text) for seed in SEARCH_SEEDS]) for ranker in ("dense", "hybrid")]
-        + [f"{100 * recalls(f'{LARGER}-search.json', ranker, text):.1f}" for ranker in ("dense", "hybrid")]
-        for text in ("wiki", "books", "arxiv")
-    ]
-    return table(["held-out text", "BM25", "`tiny`: dense", "hybrid", "`mini`: dense", "hybrid"], rows)
+    texts = ("wiki", "books", "arxiv")
+    first = next(iter(SEARCH_SEEDS.values()))[0]
+    rows = [["BM25", "-", *(f"{100 * recalls(first, 'bm25', text):.1f}" for text in texts)]]
+    for model, seeds in SEARCH_SEEDS.items():
+        for ranker in ("dense", "hybrid"):
+            found = [[recalls(seed, ranker, text) for seed in seeds] for text in texts]
+            cells = [over_seeds(values) if len(values) > 1 else f"{100 * values[0]:.1f}" for values in found]
+            rows.append([f"{model}: {ranker}", str(len(seeds)), *cells])
+    return table(["recall at 10", "seeds", *(TEXTS[text] for text in texts)], rows)
 
 
 def from_scratch() -> str:
@@ -734,7 +747,7 @@ def off_the_plateau() -> str:
 def forecasts() -> str:
     """Forecasts at the start, half-way and after the last interim validation, beside the loss that runs reached."""
     rows = []
-    for run in read(FORECASTS)["runs"]:
+    for run in (run for record in FORECASTS for run in read(record)["runs"]):
         first, *_, last = run["forecasts"]
         half = max((each for each in run["forecasts"] if each["share"] <= 0.5), key=lambda each: each["share"])
         rows.append(
