@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ PICTURE = Path(__file__).with_name("hours.png")
 PANELS = ("cola", "sst2", "mrpc", "stsb")
 BLUE, ORANGE, QUIET = "#3f77e0", "#d9822b", "#7a8290"
 WIDTH, HEIGHT = 1120, 340
+ALIKE = 0.15
 
 
 def scores(task: str, name: str) -> dict[int, list[float]]:
@@ -32,6 +34,17 @@ def scores(task: str, name: str) -> dict[int, list[float]]:
     return found
 
 
+def alike(minutes: Iterable[int]) -> list[list[int]]:
+    """Times in groups that differ by less than ALIKE, for which the line has one mean."""
+    groups: list[list[int]] = []
+    for each in sorted(minutes):
+        if groups and each < (1 + ALIKE) * groups[-1][0]:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups
+
+
 def figure() -> Any:
     titles = [tables.GLUE[task] for task in PANELS]
     drawn = make_subplots(rows=1, cols=len(PANELS), subplot_titles=titles, horizontal_spacing=0.045)
@@ -42,7 +55,11 @@ def figure() -> Any:
             y = [value for values in found.values() for value in values]
             dots = {"color": color, "size": 7, "opacity": 0.55}
             drawn.add_scatter(x=x, y=y, mode="markers", marker=dots, showlegend=False, **look)
-            line = {"x": list(found), "y": [statistics.fmean(values) for values in found.values()]}
+            means = [
+                (statistics.fmean(group), statistics.fmean(v for m in group for v in found[m]))
+                for group in alike(found)
+            ]
+            line = dict(zip("xy", zip(*means)))
             drawn.add_scatter(**line, mode="lines", line_color=color, name=name, showlegend=column == 1, **look)
         for value, dash, name in baselines(task):
             ends = {"x": [25, 340], "y": [value, value], "name": name, "showlegend": column == 1}
