@@ -241,6 +241,8 @@ def test_a_difference_after_a_move_names_the_steps_and_the_machine(tmp_path: Pat
     remedy = difference_error(folder, moved, "").remedy
     where = "where they were trained (resumed on another machine: Q)."
     assert remedy == f"Verify its steps after step 700 with --last, {where}"
+    halved = with_change(moved, 900, "out of memory", microbatch=4)
+    assert difference_error(folder, halved, "").remedy == remedy, "it stayed on that machine"
 
 
 def test_a_changed_norm_is_found(data: Path, shape: list[str], refused: Refused, tmp_path: Path) -> None:

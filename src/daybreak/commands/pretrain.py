@@ -24,7 +24,6 @@ from daybreak.commands.options import (
     split_recipe,
 )
 from daybreak.core import world as worlds
-from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.formatting import check_price
@@ -290,8 +289,7 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
                 alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
             if world.is_first:
                 size = checkpoint.bytes_of(training.model, training.average)
-                weights, budget = 4 * training.model.parameter_count(), Budget.parse(job.recipe.budget)
-                seconds = budget.amount if budget.unit == "seconds" else 0.0
+                weights, seconds = 4 * training.model.parameter_count(), job.budget.seconds or 0.0
                 check_room(run.path, checkpoint_bytes=size, model_bytes=weights, seconds=seconds)
             charged = dict(training.time_by_category)
             ended = world.broadcast(exported(run, progress) is not None)

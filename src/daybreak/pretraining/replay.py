@@ -28,7 +28,7 @@ from daybreak.training.hardware import probe
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.monitors import Live, Monitor
 from daybreak.training.phases import with_microbatch
-from daybreak.training.recovery import current_change
+from daybreak.training.recovery import current_change, moves
 from daybreak.training.step import MicrobatchTooLarge, Training
 
 FIXED_ORDER = 128
@@ -249,9 +249,8 @@ def difference_error(run: RunFolder, decisions: Decisions, differences: str) -> 
         for name in names
         if getattr(environment, name) != getattr(now, name)
     ]
-    moves = [change for change in decisions.changes if change.machine or change.torch]
-    if moves:
-        remedy = f"Verify its steps after step {moves[-1].step} with --last, where they were trained ({moves[-1].why})"
+    if moved := moves(decisions):
+        remedy = f"Verify its steps after step {moved[-1].step} with --last, where they were trained ({moved[-1].why})"
     elif changed:
         remedy = f"Verify it where it was trained: {'; '.join(changed)}"
     else:

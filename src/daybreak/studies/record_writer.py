@@ -31,7 +31,7 @@ from daybreak.schemas.run import Change, Decisions, Environment, MachineRecord, 
 from daybreak.schemas.studies import MachineLoad
 from daybreak.schemas.tasks import TaskResult
 from daybreak.training.clock import read_trace
-from daybreak.training.recovery import current_change
+from daybreak.training.recovery import current_change, moves
 
 SETTLED = 60.0
 """Seconds after which a one-minute load average no longer covers the time before the run."""
@@ -154,8 +154,8 @@ def describe(
     # Another number of processes may have resumed the run: the largest is the hardware that it needed.
     used = max((current_change(decisions, 0), *decisions.changes), key=lambda change: change.world_size)
     load, others, void = _load(run, machine, used)
-    if moves := [change for change in decisions.changes if change.machine or change.torch]:
-        void = f"its machine or torch changed at step {moves[0].step} ({moves[0].why})"
+    if moved := moves(decisions):
+        void = f"its machine or torch changed at step {moved[0].step} ({moved[0].why})"
     return Record(
         rules=RULES if verified else 0,
         date=datetime.fromtimestamp(machine.started, UTC).date().isoformat(),

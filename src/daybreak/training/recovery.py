@@ -47,6 +47,15 @@ def with_change(decisions: Decisions, step: int, why: str, **values: Any) -> Dec
     return replace(decisions, changes=[*earlier_changes, replace(change, **values)])
 
 
+def moves(decisions: Decisions) -> list[Change]:
+    """Return the changes from which on the machine or the version of torch is another than before."""
+    places: list[tuple[str | None, str | None]] = [
+        (None, None),
+        *((change.machine, change.torch) for change in decisions.changes),
+    ]
+    return [change for before, change in zip(places, decisions.changes) if (change.machine, change.torch) != before]
+
+
 def without_compilation(decisions: Decisions, step: int) -> Decisions:
     """Decisions of a run that continues without compilation from ``step`` on."""
     return with_change(decisions, step, "no longer compiled: torch.compile failed", compiled=False)

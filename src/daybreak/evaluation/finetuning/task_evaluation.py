@@ -245,7 +245,7 @@ class TaskEvaluation:
             found.append(replace(run, scored_rows={part: mean.tolist()}))
         return found
 
-    def _lead(self, runs: Sequence[FinetuningRun], baseline: Sequence[Sequence[float]], metric: str) -> list[float]:
+    def _lead(self, runs: Sequence[FinetuningRun], baseline: list[list[float]], metric: str) -> list[float]:
         """Return ``lead_interval``; nothing for an own kind of task, whose metric has no count on resampled rows."""
         with contextlib.suppress(UserError):
             return lead_interval(runs, baseline, kind=self.data.task.kind, metric=metric, classes=len(self.data.labels))

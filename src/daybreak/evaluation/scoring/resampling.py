@@ -100,7 +100,7 @@ def compare(
 
 
 def lead_interval(
-    runs: Sequence[FinetuningRun], baseline: Sequence[Sequence[float]], *, kind: str, metric: str, classes: int = 0
+    runs: Sequence[FinetuningRun], baseline: list[list[float]], *, kind: str, metric: str, classes: int = 0
 ) -> list[float]:
     """Return both ends of the 95 % interval by which runs are above a baseline without seeds, as ``compare`` finds it.
 
@@ -109,7 +109,7 @@ def lead_interval(
         baseline: the values of each row as in ``FinetuningRun.scored_rows``.
     """
     part, _ = _part(metric)
-    against = [replace(run, scored_rows={part: [list(row) for row in baseline]}) for run in runs]
+    against = [replace(run, scored_rows={part: baseline}) for run in runs]
     found = compare(against, runs, "baseline", "encoder", kind=kind, metric=metric, classes=classes)
     return [found.low, found.high]
 

@@ -131,7 +131,12 @@ def check_skipped(usable: int, skipped: int, fault: str, remedy: str) -> None:
 
 def location(path: Path, number: int) -> str:
     """Return ``Line 3 of 'PATH'`` for a message; ``number`` is one of ``TableRows.lines``."""
-    return f"{'Row' if path.suffix == '.parquet' else 'Line'} {number} of '{path}'"
+    return f"{numbered(path, number).capitalize()} of '{path}'"
+
+
+def numbered(path: Path, number: int) -> str:
+    """Return ``line 3``, or ``row 3`` of a parquet file."""
+    return f"{'row' if path.suffix == '.parquet' else 'line'} {number}"
 
 
 def _gathered(lines: Numbered, path: Path, columns: Columns, texts: int, whole: bool) -> TableRows:
@@ -139,10 +144,7 @@ def _gathered(lines: Numbered, path: Path, columns: Columns, texts: int, whole: 
         f"lacks a value for one of {_listed(columns)}",
         "Give every row a value, or leave such rows out." if whole else LACKING,
     )
-    unlabeled = Fault(
-        lacking.text,
-        UNLABELED,
-    )
+    unlabeled = Fault(lacking.text, UNLABELED)
     rows: list[tuple[str, ...]] = []
     numbers: list[int] = []
     faults: Counter[Fault] = Counter()
@@ -170,7 +172,7 @@ def _gathered(lines: Numbered, path: Path, columns: Columns, texts: int, whole: 
         raise UserError(f"'{path}' holds no rows.", "Give a file with at least one row.")
     if faults:
         most, _ = faults.most_common(1)[0]
-        example = f"{'row' if path.suffix == '.parquet' else 'line'} {first[most]}, for example, {most.text}"
+        example = f"{numbered(path, first[most])}, for example, {most.text}"
         check_skipped(len(rows), faults.total(), f"rows in '{path}' are unusable: {example}", most.remedy)
     return TableRows(rows, numbers, faults.total())
 

@@ -21,6 +21,7 @@ from daybreak.evaluation.tasks.tables import (
     TableRows,
     check_skipped,
     location,
+    numbered,
     read_table,
     shown,
 )
@@ -260,8 +261,7 @@ def _without(labels: Collection[str], path: Path, cells: TableRows) -> TableRows
     if len(kept) == len(found):
         return cells
     first = next(index for index, label in enumerate(found) if label in labels)
-    unit = "row" if path.suffix == ".parquet" else "line"
-    example = f"{unit} {cells.lines[first]}, for example, has the label {shown(found[first])}"
+    example = f"{numbered(path, cells.lines[first])}, for example, has the label {shown(found[first])}"
     skipped = cells.skipped + len(found) - len(kept)
     check_skipped(len(kept), skipped, f"rows in '{path}' are unusable: {example}", UNLABELED)
     return TableRows([cells.rows[index] for index in kept], [cells.lines[index] for index in kept], skipped)
