@@ -132,6 +132,19 @@ def test_the_rest_of_the_way_is_found_again() -> None:
     assert spread[1] > spread[0], "far longer runs than measured ones are less certain"
 
 
+@pytest.mark.parametrize(("tokens", "nearest"), [(4e8, 16e6), (1e5, 1e6)])
+def test_a_run_beyond_all_measured_ones_falls_like_the_nearest_and_less_certainly(
+    tokens: float, nearest: float
+) -> None:
+    law = true_law()
+    drop = next(drop for drop in law.course.drops if drop.at == 0.5)
+    assert law.course.tokens == (1e6, 16e6)
+    mean, spread = expected_drop(law, of(SIZES[0], tokens), 0.5)
+    known, usual = expected_drop(law, of(SIZES[0], nearest), 0.5)
+    assert mean == pytest.approx(known)
+    assert spread == pytest.approx(math.hypot(usual, drop.slope * math.log(tokens / nearest)))
+
+
 def test_too_few_runs_with_copy_heads_fall_as_all_runs_do() -> None:
     fewest = script("law").FEWEST
     few = [run for run in made_up(0.02, 0) if not run.copy_heads] + [run for run in made_up(0.02, 0) if run.copy_heads][

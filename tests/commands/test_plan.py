@@ -27,6 +27,7 @@ from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Law, Plan, TaskLine, TaskTable
 from daybreak.training.checkpoint import Progress
 from daybreak.training.monitoring.disk import gigabytes, most_bytes
+from daybreak.training.objectives.finish import Finish
 from daybreak.training.schedule import Ramp
 from daybreak.training.step import MicrobatchTooLarge, Training
 
@@ -289,6 +290,13 @@ def test_a_recipe_is_timed_for_real_and_not_compiled_for_that(data: Path, monkey
     speed = planning.time_recipe(recipe, open_shards(data), data)
     assert 0 < speed.step < 60 and speed.start > planning.IMPORTS and speed.end > 0 and speed.memory > 10**8
     assert math.isfinite(speed.end)
+
+
+def test_the_speed_of_a_recipe_is_that_of_all_its_tokens(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first part of a fifth with steps four times as long reads less in its time than the rest."""
+    monkeypatch.setattr(planning, "_seconds", lambda training, progress, at: 4.0 if at < 0.2 else 1.0)
+    recipe = replace(load_recipe("tiny"), batch=8, precision="float32", finish=Finish())
+    assert planning.time_recipe(recipe, open_shards(data), data).step == pytest.approx(5 / (1 / 4.0 + 4))
 
 
 def test_the_steps_of_a_ramp_are_timed_with_the_full_batch(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_from_text_to_report_without_a_network(
     )
     stages = [line for line in first.stdout.splitlines() if re.match(r"\d/4  ", line)]
     assert [line[:9] for line in stages] == ["1/4  Prep", "2/4  Pret", "3/4  Eval", "4/4  Repo"]
-    assert "a guess" not in first.stdout
+    assert "rough" not in first.stdout
     card = (out / "model" / "README.md").read_text()
     assert "day" in card and "walks near the river" not in card
 

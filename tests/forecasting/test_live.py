@@ -71,7 +71,7 @@ def test_forecasts_are_kept_from_the_start_on_and_narrow(
         assert abs(late.loss / true_loss(INNER, TOKENS, 0.03) - 1) < 0.005 < abs(first.loss / late.loss - 1)
     assert kept[3].tokens == pytest.approx(TOKENS, rel=0.01)
     said = capsys.readouterr().out
-    assert said.count("training loss at 10%") == 1 and "Forecast of the final loss: " in said and "a guess" not in said
+    assert said.count("training loss at 10%") == 1 and "Forecast of the final loss: " in said and "rough" not in said
 
 
 @pytest.mark.parametrize(("luck", "word"), [(0.0, "as usual"), (0.06, "higher than it should be"), (-0.06, "better")])

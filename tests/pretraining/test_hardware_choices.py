@@ -328,6 +328,15 @@ def test_a_resume_forgets_what_was_decided_for_steps_that_are_lost(data: Path, t
     assert (held.step, held.microbatch, held.world_size, held.rate) == (12, 4, 2, 1.0)
 
 
+@pytest.mark.parametrize(("kept", "expected"), [(9.0, 9.0), (1.0, 2.0)])
+def test_a_resumed_run_keeps_the_larger_reserve(data: Path, tmp_path: Path, kept: float, expected: float) -> None:
+    asked = order(data, tmp_path)
+    chosen = replace(first_decisions(asked.recipe, World()), reserve_seconds=2.0, microbatch=8, batch=8)
+    made, _ = setup_training(asked, chosen, World())
+    checkpoint.save(asked.run.checkpoints, replace(START, step=3, reserve=kept), made.model, made.optimizer)
+    assert setup_training(asked, chosen, World())[0].clock.reserve == expected
+
+
 def test_threads_are_those_of_the_run_and_of_other_processes_their_own(data: Path, tmp_path: Path) -> None:
     asked = order(data, tmp_path)
     training = begun(asked)

@@ -11,15 +11,20 @@ import torch
 from small_texts import write_records
 
 from daybreak.commands.prepare import prepare
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.world import World
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.sequences.word_vectors import WordVectors, word_vectors
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.pretraining import setup as module
-from daybreak.pretraining.setup import _phases, build, finish_on, heldout_validation
+from daybreak.pretraining.setup import PretrainingJob, _phases, build, build_training, finish_on, heldout_validation
 from daybreak.recipe import Origin, Recipe, load_recipe
 from daybreak.schemas.run import Decisions
+from daybreak.training.checkpoint import START
+from daybreak.training.clock import ReplayClock
 from daybreak.training.objectives.finish import Finish
+from daybreak.training.phases import SecondPhase
 
 DECISIONS = Decisions(
     device="cpu",
@@ -120,3 +125,15 @@ def test_the_heldout_loss_is_measured_all_over_the_text(shards: Shards, data: Pa
         masked, positions, answers = made.cases()
         restored = masked.scatter(1, positions, answers)[:, 1:].tolist()
         assert sorted(restored) == sorted(rows[number].tolist() for number in wanted)
+
+
+def test_the_rule_for_several_devices_reaches_every_rate(shards: Shards, data: Path, tmp_path: Path) -> None:
+    recipe = replace(load_recipe("tiny"), phase2=SecondPhase(start=0.5, lr=1e-3), finish=Finish())
+    job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=RunFolder(tmp_path), started=0.0)
+    rates = []
+    for factor in (1.0, 4.0):
+        chosen = replace(DECISIONS, rate_factor=factor)
+        parts = build(recipe, shards, data, chosen, init=False)
+        made = build_training(job, parts, chosen, World(), ReplayClock([]), START)
+        rates.append([*(group["lr"] for group in made.optimizer.param_groups), made.phase2.lr])
+    assert rates[1] == pytest.approx([4.0 * rate for rate in rates[0]])

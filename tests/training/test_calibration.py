@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from toy_run import decisions
 
 from daybreak.core import process
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
+from daybreak.schemas.run import Decisions
 from daybreak.training import calibration, checkpoint
 from daybreak.training.averaging import Averaging, RunningAverage
+from daybreak.training.calibration import Costs
+from daybreak.training.clock import MARGIN
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW, BertAdam, OptimizerConfig
@@ -317,3 +321,20 @@ def test_a_checkpoint_is_expected_to_hold_the_optimizers_memory() -> None:
 )
 def test_compiling_must_be_repaid(setting: str, device: str, budget: str, worth: bool) -> None:
     assert calibration.worth_compiling(setting, torch.device(device), Budget.parse(budget)) == worth
+
+
+def test_the_fastest_precision_is_chosen_and_validations_fit_into_their_part_of_the_budget() -> None:
+    costs = Costs(step={"float32": 0.5, "bfloat16": 0.2}, by_progress=[0.2] * 3, row=0.01, save=1.0, first=1.0)
+
+    def decided(budget: str) -> Decisions:
+        return calibration.decide(decisions(), Budget.parse(budget), costs=costs, rows=512, final=5.12, elapsed=10.0)
+
+    found = decided("1000s")
+    assert found.precision == "bfloat16" and found.reserve_seconds == pytest.approx(MARGIN * (5.12 + 2.0) + 0.1)
+    # Of the 20 seconds for validations 14.88 are left for those during the run: 1,488 sequences, so ten times 128.
+    assert (found.validation_marks, found.validation_rows) == (10, 128)
+    short = decided("290s")  # 0.68 seconds are 64 sequences
+    assert (short.validation_marks, short.validation_rows) == (2, 32)
+    assert decided("250s").validation_marks == 0
+    steps = decided("100steps")
+    assert (steps.reserve_seconds, steps.validation_marks, steps.validation_rows) == (0.0, 10, 512)

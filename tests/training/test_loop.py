@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,15 @@ from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.training import checkpoint, loop
+from daybreak.training.averaging import Averaging, RunningAverage
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import reserve_for
 from daybreak.training.guard import Health
 from daybreak.training.loop import fit, next_mark
+from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.optim.muon import newton_schulz_dtype
+from daybreak.training.schedule import Ramp
 from daybreak.training.step import Training, take_step
 
 
@@ -60,6 +64,90 @@ def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> No
     assert loss == pytest.approx((found.sum / found.count).item(), rel=1e-5)
     assert norm == pytest.approx(torch.cat([g.reshape(-1) for g in expected]).norm().item(), rel=1e-5)
     assert_near([b - a for b, a in zip(before, weights(made))], list(expected), 1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithRows(Neighbours):
+    """The same, and a mean over sequences, as next-sentence prediction has it: the squared state of [CLS]."""
+
+    @property
+    def averages_rows(self) -> bool:
+        return True
+
+    def loss(self, model: Encoder, batch: Batch, *, position: int, per_row: float = 1.0, **_: Any) -> LossSum:
+        found = super().loss(model, batch, position=position)
+        squares = model.features(batch.input_ids)[:, 0].square().sum()
+        return LossSum(sum=found.sum + per_row * squares, count=found.count, masked=found.sum.detach())
+
+
+@pytest.mark.parametrize("microbatch", [ROWS, 3])
+def test_a_loss_by_sequence_is_a_mean_over_the_sequences_of_the_step(tmp_path: Path, microbatch: int) -> None:
+    made = descending(training(tmp_path, max_grad_norm=1e9, microbatch=microbatch, objective=WithRows()))
+    before, batch = weights(made), take(0, ROWS).to("cpu")
+    found = Neighbours().loss(made.model, batch, position=0)
+    masked, by_row = found.sum / found.count, made.model.features(batch.input_ids)[:, 0].square().sum() / ROWS
+    expected = torch.autograd.grad(masked + by_row, list(made.model.parameters()))
+    _, loss, _ = step(made, checkpoint.START, 0.0)
+    assert loss == pytest.approx(masked.item(), rel=1e-5)  # the recorded loss is that of the targets alone
+    assert_near([b - a for b, a in zip(before, weights(made))], list(expected), 1e-5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noting(Neighbours):
+    """Notes the progress, the position and the seed of torch at each microbatch."""
+
+    progress: list[float]
+    seeds: list[tuple[int, int]]
+
+    def loss(self, model: Encoder, batch: Batch, *, position: int, progress: float, **more: Any) -> LossSum:
+        self.progress.append(progress)
+        self.seeds.append((position, torch.initial_seed()))
+        return super().loss(model, batch, position=position, **more)
+
+
+def test_dropout_is_drawn_by_seed_and_position(tmp_path: Path) -> None:
+    noting = Noting(progress=[], seeds=[])
+    fit(training(tmp_path, microbatch=4, objective=noting, seed=3), checkpoint.START)
+    assert noting.seeds == [(place, 3 * 1_000_003 + place) for place in range(0, 30 * ROWS, 4)]
+
+
+def test_a_branch_reads_and_learns_from_its_place_in_the_whole_run(tmp_path: Path) -> None:
+    noting, read = Noting(progress=[], seeds=[]), []
+    made = training(tmp_path, objective=noting, objective_start=0.4)
+
+    def taking(position: int, rows: int, progress: float = 0.0) -> Batch:
+        read.append(progress)
+        return take(position, rows)
+
+    fit(replace(made, phases=(replace(made.phases[0], take=taking),)), checkpoint.START)
+    assert noting.progress == read == pytest.approx([0.4 + 0.6 * number / 30 for number in range(30)])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_optimizer_multiplies_in_the_precision_of_the_run(tmp_path: Path, precision: str) -> None:
+    found: list[torch.dtype] = []
+    made = training(tmp_path, precision=precision)
+    made.optimizer.register_step_pre_hook(lambda *_: found.append(newton_schulz_dtype("cpu")))
+    step(made, checkpoint.START, 0.1)
+    assert found == [getattr(torch, precision)]
+
+
+def test_the_finish_has_its_whole_batch_while_that_of_the_run_still_grows() -> None:
+    made = training(None, ramp=Ramp(fraction=1.0, batch_multiple=2), finish=Finish(start=0.5))
+    made = replace(made, phases=(*made.phases, replace(made.phases[0], batch=12)))
+    assert [made.rows_of_step(checkpoint.START, at) for at in (0.0, 0.4999, 0.5)] == [2, 4, 12]
+
+
+def test_the_average_counts_the_weights_after_each_of_its_steps(tmp_path: Path) -> None:
+    made = training(tmp_path)
+    average = RunningAverage(Averaging(fraction=1.0, every=7), made.model)
+    made = replace(made, average=average)
+    after: list[list[torch.Tensor]] = []
+    made.optimizer.register_step_post_hook(lambda *_: after.append(weights(made)))
+    fit(made, checkpoint.START)
+    means = [torch.stack(each).mean(dim=0) for each in zip(*(after[number - 1] for number in (7, 14, 21, 28)))]
+    average.put_in(made.model)
+    assert_near(weights(made), means, 1e-6)
 
 
 @pytest.mark.parametrize(("clip", "factor"), [(1e-3, True), (1e3, False)])
@@ -204,3 +292,30 @@ def test_the_reserve_of_the_start_holds_until_a_checkpoint_is_written(tmp_path: 
     made.clock.keep_back(7.0)
     fit(made, checkpoint.START)
     assert made.clock.reserve == 7.0
+
+
+def test_checkpoints_take_at_most_a_two_hundredth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write takes a second, so one is due every 200 seconds: after 21 steps of ten."""
+    now, saved, inner = [0.0], [], take_step
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        now[0] += 10.0
+        return inner(*arguments, **more)
+
+    def write(made: Training, progress: Progress) -> float:
+        now[0] += 1.0
+        saved.append(progress.step)
+        return 1.0
+
+    monkeypatch.setattr(loop, "take_step", slow)
+    monkeypatch.setattr(loop, "save", write)
+    fit(training(tmp_path, steps=70), checkpoint.START)
+    assert saved == [2, 23, 44, 65]
+
+
+def test_a_checkpoint_knows_how_much_time_is_kept_for_the_end(tmp_path: Path) -> None:
+    made = training(tmp_path)
+    made.clock.keep_back(7.0)
+    loop.save(made, checkpoint.START)
+    assert newest(RunFolder(tmp_path).checkpoints, training(tmp_path)).reserve == 7.0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toy_run import Neighbours, Recorded, Stopped, equal, journaled, lines, newest, rows_of, training
+from toy_run import Neighbours, Recorded, Stopped, Watch, equal, journaled, lines, newest, rows_of, training
 
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
@@ -59,6 +59,16 @@ def test_the_second_phase_has_its_own_rows_batch_and_schedule(tmp_path: Path) ->
     assert seen.phases == [0] * 18 + [1] * 12 and [rows for _, rows in seen.rows] == [8] * 18 + [4] * 12
     assert done.position == 18 * 8 + 12 * 4 and done.tokens == 18 * 8 * 12 + 12 * 4 * 24
     assert done.second_from == pytest.approx(0.6)
+
+
+def test_each_phase_has_its_own_peak_rate(tmp_path: Path) -> None:
+    watch = Watch()
+    made = two(tmp_path, SecondPhase(start=0.6, length=24, batch=4, lr=3e-3), monitors=(watch,)).training
+    fit(made, checkpoint.START)
+    for record in watch.steps:
+        first = record.progress < 0.6
+        peak, inside = (1e-2, record.progress / 0.6) if first else (3e-3, (record.progress - 0.6) / 0.4)
+        assert record.learning_rate == pytest.approx(peak * made.schedule(inside), abs=1e-12)
 
 
 def test_epochs_add_up_over_phases_from_the_runs_own_first_step(tmp_path: Path) -> None:

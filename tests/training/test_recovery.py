@@ -149,6 +149,15 @@ def test_going_back_beyond_a_change_of_processes_keeps_those_that_are_there(tmp_
     assert (change.step, change.world_size, change.threads, change.rate) == (11, 3, 5, 0.5)
 
 
+@pytest.mark.parametrize("field", ["machine", "compiled", "torch"])
+def test_going_back_beyond_a_resume_elsewhere_keeps_what_changed(tmp_path: Path, field: str) -> None:
+    values: dict[str, Any] = {"machine": "Another processor", "compiled": True, "torch": "9.9"}
+    made = training(tmp_path, objective=SICK)
+    journaled(replace(made, decisions=with_change(made.decisions, 14, "resumed elsewhere", **values)))
+    (change,) = read_json(RunFolder(tmp_path).decisions, Decisions).changes
+    assert change.step == 11 and getattr(change, field) == values[field]
+
+
 def exploding(folder: Path, rate: float) -> Training:
     """Gradient descent whose rate becomes ``rate`` when the run has settled; above 2 it diverges."""
     return descending(training(folder, steps=80, objective=Bowl(), max_grad_norm=1e9, schedule=Jump()), rate)

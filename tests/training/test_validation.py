@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from daybreak.core.batch import Batch
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.schemas.run import ValidationRecord
 from daybreak.training.clock import Tick
+from daybreak.training.objectives.masked import HeldOutResult
 from daybreak.training.validation import Validation
 
 VOCABULARY, ROWS, LENGTH = 50, 70, 40
@@ -125,3 +128,17 @@ def test_the_end_is_also_evaluated_on_the_sequences_of_the_interim_validations()
     assert final.interim_loss == pytest.approx(interim.loss, abs=1e-6) and interim.interim_loss is None
     assert final.interim_accuracy == interim.accuracy and interim.interim_accuracy is None
     assert abs(final.loss - interim.loss) > 1e-3 and final.accuracy != interim.accuracy
+
+
+def test_the_recipes_own_sequences_are_evaluated_at_the_end_and_their_time_is_reserved() -> None:
+    found = HeldOutResult(loss=4.0, accuracy=0.1, next_loss=0.6, next_accuracy=0.7)
+    own = SimpleNamespace(batch=Batch(input_ids=held_out()[:35]), evaluate=lambda _: found)
+    validation = Validation(Batch(input_ids=held_out()), COUNTS, torch.device("cpu"), own)  # type: ignore[arg-type]
+    assert validation.whole_seconds(2.0) == 2.0 * (ROWS + 35)
+    interim, final = (
+        validation.measure(model(), rows=32, step=7, tokens=99, tick=Tick(1.5, 0.25), final=last)
+        for last in (False, True)
+    )
+    names = ("own_loss", "own_accuracy", "next_loss", "next_accuracy")
+    assert [getattr(interim, name) for name in names] == [None] * 4
+    assert [getattr(final, name) for name in names] == [4.0, 0.1, 0.6, 0.7]

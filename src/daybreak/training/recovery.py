@@ -135,6 +135,7 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
         world_size=current.world_size,
         threads=current.threads,
         machine=current.machine,
+        torch=current.torch,
         skip_to=progress.position,
     )
     before = replace(

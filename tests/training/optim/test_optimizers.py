@@ -16,6 +16,7 @@ from torch import nn
 from daybreak.core.errors import UserError
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training import checkpoint
+from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import MOMENTS, Adam, AdamW, BertAdam, OptimizerConfig, roles
 
 PLAIN: dict[str, Any] = {"foreach": False, "fused": False}
@@ -195,3 +196,13 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(config: OptimizerConfig, tm
     train(ours, optimizer, 3, seed=1)
     train(again, restored, 3, seed=1)
     same(ours, again, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [Muon(momentum=0.5, beta1=0.6, beta2=0.7, epsilon=1e-3), BertAdam(beta1=0.6, beta2=0.7, epsilon=1e-3)],
+    ids=["Muon", "BertAdam"],
+)
+def test_every_number_of_the_configuration_reaches_the_optimizer(config: OptimizerConfig) -> None:
+    for group in config.build(model()).param_groups:
+        assert (group["betas"], group["eps"], group.get("momentum", 0.5)) == ((0.6, 0.7), 1e-3, 0.5)
