@@ -32,7 +32,7 @@ SEEDS = [f"2026-11-28-tiny-8000steps-seed-{seed}" for seed in range(3)]
 SEEDS_BEFORE = [f"2026-11-25-tiny-8000steps-seed-{seed}" for seed in range(3)]
 """The same steps before copy heads."""
 SEEDS_PLAIN = [f"2026-11-26-tiny-8000steps-plain-seed-{seed}" for seed in range(3)]
-COPY_HEADS_30 = [f"2026-11-28-tiny-12625steps-copy-heads-seed-{seed}" for seed in range(2)]
+COPY_HEADS_30 = [f"2026-11-28-tiny-12625steps-copy-heads-seed-{seed}" for seed in range(3)]
 SEEDS_30 = {
     "`tiny`": COPY_HEADS_30,
     "`tiny` without copy heads": [
@@ -135,7 +135,7 @@ CLEARLY_BELOW = 0.5
 FORECASTS = ("2026-11-27-forecasts-validations.json", "2026-11-28-forecasts-copy-heads.json")
 LAW = "2026-11-28-law.json"
 EARLIER_LAW = "2026-11-26-law.json"
-TASK_LINES = "2026-11-27-task-forecasts.json"
+TASK_LINES = "2026-11-28-task-forecasts.json"
 SPEED = "2026-11-27-throughput.json"
 SPEED_FLOAT32 = "2026-11-27-throughput-xeon.json"
 UNLABELED = "2026-11-27-tiny-3500steps-unlabeled.json"
@@ -575,7 +575,7 @@ def search_seeds() -> str:
     """Recall at 10 of models of general text, over their pretraining seeds."""
 
     def recalls(probes: str, ranker: str, text: str) -> float:
-        (found,) = (one for one in read(probes)["search"] if one["text"].startswith(f"heldout-{text}"))
+        (found,) = (one for one in read(probes)["search"] if one["text"].startswith(f"heldout-{text}."))
         (scores,) = (one["scores"] for one in found["rankers"] if one["ranker"] == ranker)
         return float(scores["recall_10"])
 
