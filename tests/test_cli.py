@@ -199,8 +199,9 @@ def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ending(Interrupted(15)) == (143, "daybreak: stopped.\n"), "status keeps nothing to go on with"
     assert ending(Interrupted(2))[0] == 130
     assert ending(KeyboardInterrupt())[0] == 130
-    no_memory = (MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("can't start new thread"))
-    for full in no_memory:
+    allocator = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+    no_memory = (MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(allocator))
+    for full in (*no_memory, RuntimeError("can't start new thread")):
         code, text = ending(full)
         assert code == 2 and text.startswith("daybreak: out of memory.") and "Traceback" not in text
     code, text = ending(RuntimeError("CUDA error: no kernel image is available for execution on the device"))

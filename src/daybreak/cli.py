@@ -32,7 +32,7 @@ end (OpenBLAS) or abort."""
 WITHOUT_TORCH = ("prepare", "status", "report", "recipes", "leaderboard", "check-submission", "init-task", "doctor")
 """Commands that need less."""
 
-FULL_MEMORY = ("out of memory", "can't start new thread")
+FULL_MEMORY = ("out of memory", "can't allocate memory", "can't start new thread")
 """Parts of the messages of a RuntimeError where the memory of a GPU or of the machine is full."""
 NO_GPU_CODE = "no kernel image is available"
 """Part of CUDA's message at the first operation on a GPU of a generation that torch is not built for."""

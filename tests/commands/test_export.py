@@ -49,6 +49,19 @@ def test_a_finished_run_is_copied(finished: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("name", "left", "fault"), [
+    ("config.json", None, "lacks config.json"),
+    ("model.safetensors", 100, "model.safetensors' is damaged"),
+])  # fmt: skip
+def test_a_finished_model_that_lost_a_part_is_not_copied(
+    name: str, left: int | None, fault: str, run: Path, refused: Refused, tmp_path: Path
+) -> None:
+    file = run / "model" / name
+    file.write_bytes(file.read_bytes()[:left]) if left else file.unlink()
+    assert fault in refused("export", run, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_link_out_of_the_model_folder_is_not_copied(run: Path, refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "id_rsa").write_text("a private key")
     (run / "model" / "notes.txt").symlink_to(tmp_path / "id_rsa")

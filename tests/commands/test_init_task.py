@@ -300,6 +300,17 @@ def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest
         ("odd.jsonl", b"[1]\n", "is not a JSON object"),
         ("fake.parquet", b"PAR1", "cannot be read as parquet"),
         ("missing.csv", None, "No such file"),
+        (
+            "stray.csv",
+            b"text,label\n" + (b'"so,a\n' + b"some words,a\nother words,b\n" * 9) * 2,
+            "closes within a cell",
+        ),
+        ("nameless.csv", ("text,label\n" + rows("{text},{label}")).replace("text", "", 1).encode(), "has no name"),
+        (
+            "half.jsonl",
+            b"".join(b'{"te\\ud800xt": "some words %d", "label": "%d"}\n' % (i, i % 2) for i in range(30)),
+            "UTF-8",
+        ),
         ("open.csv", b"text;label\n" + b"some words;a\nother words;b\n" * 9 + b'"so;a\nb;b\n', "never closed"),
     ],
 )
@@ -313,6 +324,22 @@ def test_what_makes_no_task_is_refused_and_leaves_nothing(
         init_task(table)
     assert fault in str(refused.value) and refused.value.remedy
     assert [path for path in tmp_path.iterdir() if path != table] == []
+
+
+def test_a_name_with_a_control_character_is_written_as_toml_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("te\x7fxt,label\n" + rows("{text},{label}"))
+    assert read_task_file(init_task(tmp_path / "t.csv")).text == ("te\x7fxt",)
+
+
+def test_a_table_of_many_columns_is_described_in_a_few_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = range(300)
+    header, cells = ",".join(f"c{i}" for i in more), ",".join("w" for _ in more)
+    (tmp_path / "t.csv").write_text(f"text,label,{header}\n" + rows(f"{{text}},{{label}},{cells}"))
+    init_task(tmp_path / "t.csv")
+    said = capsys.readouterr().out
+    assert "281 others" in said and len(said) < 1500
 
 
 def test_the_next_command_can_be_typed_as_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

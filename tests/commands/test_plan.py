@@ -278,7 +278,9 @@ def test_a_recipe_that_does_not_fit_the_text_is_listed_with_the_reason(
 def test_the_entropy_of_words_is_that_of_numpy(data: Path) -> None:
     shards = open_shards(data)
     counts = np.asarray(shards.unigram_counts, dtype=float) + 1
+    counts[:5] = 1  # special tokens are never masked
     heldout = shards.heldout.read(0, len(shards.heldout)).astype(int)
+    heldout = heldout[heldout > 4]
     assert planning.unigram_entropy(shards) == pytest.approx(float(-np.log(counts / counts.sum())[heldout].mean()))
 
 

@@ -470,9 +470,13 @@ def test_hostile_text_is_only_text(write_run, tmp_path):
 def test_what_cannot_be_reported_is_refused(write_run, tmp_path):
     with pytest.raises(UserError, match="No run folder is given"):
         report([], tmp_path / "report.html")
+    run = write_run()
     with pytest.raises(UserError, match="is a folder"):
-        report([write_run()], tmp_path)
-    assert not (tmp_path / "report.html").exists()
+        report([run], tmp_path)
+    os.mkfifo(tmp_path / "pipe")  # a device, such as /dev/null, is no ordinary file either
+    with pytest.raises(UserError, match="is not an ordinary file"):
+        report([run], tmp_path / "pipe")
+    assert not (tmp_path / "report.html").exists() and (tmp_path / "pipe").is_fifo()
 
 
 def test_the_command_on_the_page_trains_the_same_again(write_run, tmp_path, monkeypatch):

@@ -81,6 +81,8 @@ def test_rows_with_the_ending_of_the_training_rows_have_their_format(
     assert len(predict(saved, new, weather, out=out)) == 2 and out.is_file()
     with pytest.raises(UserError, match="a new folder' is a folder"):
         predict(saved, new, weather, out=out.parent)
+    with pytest.raises(UserError, match="reads rows from a file"):
+        predict(saved, ["the sun"], weather, out=out)  # type: ignore[arg-type]
     new.write_text("id\ttext0\n1\n2\train\n")
     with pytest.raises(UserError, match=r"Line 2 of .* lacks a value .* Give every row a value"):
         predict(saved, new, weather, out=out)

@@ -84,6 +84,9 @@ def test_what_is_no_run_is_refused(tmp_path):
         read_run(tmp_path)
     with pytest.raises(UserError, match="does not exist"):
         read_run(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match="is a file, not a run folder"):
+        read_run(tmp_path / "notes.txt")
 
 
 def test_the_last_trace_line_is_found_from_the_end(tmp_path):

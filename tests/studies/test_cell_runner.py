@@ -217,6 +217,13 @@ def test_a_signal_reaches_the_cell_which_may_save_itself(dummy: Callable[[str], 
     assert left.value.exit_code == 143 and log.read_text() == "ready\nsaved\n"
 
 
+def test_a_folder_of_other_files_is_no_place_for_a_study(tmp_path: Path) -> None:
+    (tmp_path / "study.md").write_text("my notes")
+    with pytest.raises(UserError, match="is not empty and holds no study"), turns.lock_study(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["study.md"]
+
+
 def test_two_studies_do_not_share_a_folder(place: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.0)
     with turns.lock_study(place.out), pytest.raises(UserError, match="is using"), turns.lock_study(place.out):

@@ -89,11 +89,20 @@ def test_what_a_row_takes_leaves_out_the_first_look(
 def test_the_held_out_losses_equal_numpy() -> None:
     found = measured(made(), model())
     answers = made().cases()[2].numpy().reshape(-1)
-    shares = (COUNTS + 1.0) / (COUNTS.sum() + VOCABULARY)
+    words = np.where(np.arange(VOCABULARY) < 5, 0, COUNTS)  # special tokens are never masked
+    shares = (words + 1.0) / (words.sum() + VOCABULARY)
     assert found.unigram_loss == pytest.approx(-np.log(shares[answers]).mean(), rel=1e-6)
     assert made().unigram_loss == pytest.approx(found.unigram_loss, rel=1e-9)
     assert found.most_frequent_fraction == pytest.approx((answers == COUNTS.argmax()).mean())
     assert found.most_frequent_fraction > 0.2
+
+
+def test_the_separator_of_many_short_documents_is_no_baseline() -> None:
+    many = COUNTS.copy()
+    many[3] = 1_000_000
+    separated = Validation(Batch(input_ids=held_out()), many, torch.device("cpu"))
+    found, known = measured(separated, model()), measured(made(), model())
+    assert found.unigram_loss == known.unigram_loss and found.most_frequent_fraction == known.most_frequent_fraction
 
 
 def test_loss_accuracy_and_predictions_equal_numpy() -> None:

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, listed, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, refuse_link_out
-from daybreak.core.formatting import check_price, check_seeds
+from daybreak.core.formatting import check_price, check_seeds, check_whole
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import check_choice
 from daybreak.core.terminal import duration, say, working
@@ -149,6 +149,8 @@ def evaluate(
     with interruptible():
         save, submission = (Path(folder) if folder else None for folder in (save, submission))
         source = find_model(Path(model))
+        for name, number in (("epochs", epochs), ("rows", rows), ("workers", workers)):
+            check_whole(name, number)
         chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
         check_seeds(seeds)
         check_price(price)

@@ -22,6 +22,7 @@ from tyro.conf import Positional, arg
 from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
+from daybreak.core.formatting import listed
 from daybreak.core.terminal import hanging, say
 from daybreak.core.words import word_pattern
 from daybreak.evaluation.tasks.tables import DELIMITERS, as_text, check_skipped, nfc, parquet_of, readable, split_csv
@@ -50,6 +51,8 @@ FEW_VALUES = 20
 """Largest number of different whole numbers that are taken for classes."""
 SKEWED = 0.8
 """Frequency of the most frequent label above which macro F1 replaces accuracy."""
+MOST_NAMED = 20
+"""Columns that a message names; of more, it gives the number."""
 NAME_WORDS = 4
 """Largest number of words in a column's name."""
 
@@ -248,6 +251,8 @@ def read_table(path: Path) -> Table:
     form = "tsv" if delimiter == "\t" and not quoted else "csv"
     quoting = csv.QUOTE_NONE if form == "tsv" else csv.QUOTE_MINIMAL
     with readable(path):
+        for _ in split_csv(io.StringIO(text, newline=""), delimiter) if form == "csv" else ():
+            pass  # a stray quote, which may hide many rows, is an error
         step = _step(sum(1 for _ in _rows(text, delimiter, quoting)))
         rows = list(itertools.islice(_rows(text, delimiter, quoting), 0, None, step))
     if not rows:
@@ -356,13 +361,14 @@ def choose(table: Table, path: Path) -> Choice:
         raise UserError(f"Two columns of '{path}' have the same name.", "Rename one of them.")
     columns = [column for column in columns if column.filled]
     label, reason = _label(columns, path)
+    nameless = any(not column.name and not column.is_numeric for column in table.columns)
     rest = [column for column in columns if column is not label and not column.is_id]
     chosen = Choice(text=[], label=label, reasons={"label": reason})
     if endings := _endings(rest, label):
         chosen.kind, chosen.choices = "choice", endings
         chosen.reasons["kind"] = f"choice: the label is the number of one of the columns {', '.join(map(str, endings))}"
         rest = [column for column in rest if column not in endings]
-    chosen.text, chosen.reasons["text"] = _text(rest, path)
+    chosen.text, chosen.reasons["text"] = _text(rest, path, nameless)
     if chosen.kind == "classification":
         chosen.kind, chosen.reasons["kind"] = _kind(label)
     chosen.metric, chosen.reasons["metric"] = _metric(chosen.kind, label)
@@ -418,12 +424,14 @@ def _endings(columns: Sequence[Column], label: Column) -> list[Column]:
     return found if len(stems) == 1 and len(found) > 1 and set(label.counts) <= right else []
 
 
-def _text(columns: Sequence[Column], path: Path) -> tuple[list[Column], str]:
+def _text(columns: Sequence[Column], path: Path, nameless: bool) -> tuple[list[Column], str]:
     by_name = {column.name: column for column in columns}
     for first, second in PAIRS:
         if first in by_name and second in by_name:
             return [by_name[first], by_name[second]], f"{by_name[first]} and {by_name[second]}, a pair by their names"
     texts = [column for column in columns if not column.is_numeric]
+    if not texts and nameless:
+        raise UserError(f"A column of '{path}' that contains text has no name.", "Name it in the header.")
     if not texts:
         raise UserError(f"No column of '{path}' besides the label contains text.", "Use a table with a text column.")
     named = [column for name in TEXTS for column in texts if column.name == name]
@@ -438,7 +446,7 @@ def _text(columns: Sequence[Column], path: Path) -> tuple[list[Column], str]:
 
 def _unused(texts: Sequence[Column], used: Sequence[Column]) -> str:
     unused = [str(column) for column in texts if column not in used]
-    return f"; not used: {', '.join(unused)}" if unused else ""
+    return f"; not used: {listed(unused, MOST_NAMED)}" if unused else ""
 
 
 def _kind(label: Column) -> tuple[str, str]:
@@ -474,11 +482,11 @@ def toml(name: str, train: Path, folder: Path, table: Table, chosen: Choice) -> 
         train_path = train.resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:
         train_path = str(train.resolve())
-    text = [column.key for column in chosen.text]
+    columns = [column.key for column in chosen.text]
     lines = {
         "name": name,
         "train": train_path,
-        "text": text if len(text) > 1 else text[0],
+        "text": columns if len(columns) > 1 else columns[0],
         **({"choices": [column.key for column in chosen.choices]} if chosen.choices else {}),
         "label": chosen.label.key,
         "header": table.header,
@@ -486,10 +494,15 @@ def toml(name: str, train: Path, folder: Path, table: Table, chosen: Choice) -> 
         "metric": chosen.metric,
         "format": table.format,
     }
-    # A JSON string is also a TOML string.
-    return "# Written by daybreak init-task. Without a dev file, 10 % of train is held out.\n" + "".join(
-        f"{key:8}= {json.dumps(value, ensure_ascii=False)}\n" for key, value in lines.items()
+    # A JSON string is also a TOML string, if DEL is escaped.
+    text = "# Written by daybreak init-task. Without a dev file, 10 % of train is held out.\n" + "".join(
+        f"{key:8}= {json.dumps(value, ensure_ascii=False)}\n".replace("\x7f", "\\u007f") for key, value in lines.items()
     )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"The name of '{train}' or of a column in it is not UTF-8.", "Rename it.") from None
+    return text
 
 
 def _task_name(stem: str) -> str:

@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, read_json, refuse_folder, write_text
+from daybreak.core.files import check_output_file, make_folder, read_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.leaderboard_table import Filed, page
 from daybreak.schemas.records import RECORD_FILE, Record
@@ -43,7 +43,7 @@ def leaderboard(records: Path | str, out: Path | str | None = None) -> str:
     if not records.is_dir():
         raise UserError(f"There is no folder '{records}'.", "Name the folder that daybreak record writes to.")
     if out:
-        refuse_folder(out, "leaderboard.md")
+        check_output_file(out, "--out leaderboard.md")
     start = out.parent if out else Path()
     found = [
         Filed(name=folder.name, link=f"{_link(folder, start)}/", record=record)

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 from daybreak.commands.options import keywords, parse
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, refuse_folder, write_json
+from daybreak.core.files import check_output_file, make_folder, write_json
 from daybreak.core.formatting import check_price, compact, count
 from daybreak.core.terminal import duration, say, working
 from daybreak.data.sequences.shards import open_shards
@@ -85,7 +85,7 @@ def plan(
     if parsed.amount > MOST_SECONDS:
         raise UserError(f"A budget of {budget} is too long to plan.", "Give at most ten years, such as --budget 24h.")
     if out:
-        refuse_folder(out, "plan.json")
+        check_output_file(out, "--out plan.json")
         make_folder(out.parent)
     shards = open_shards(data)
     # A recipe of a file or a run is called by its path, by which the next command finds it.

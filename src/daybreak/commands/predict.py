@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from tyro.conf import Positional, arg
 
 from daybreak.commands.options import keywords, parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, write_text
+from daybreak.core.files import check_output_file, make_folder, write_text
 from daybreak.core.terminal import say, working
 
 
@@ -73,6 +74,8 @@ def predict(
     from daybreak.evaluation.tasks.task_file import read_task_file
     from daybreak.training.hardware.probe import choose_device
 
+    if not isinstance(rows, (str, os.PathLike)):
+        raise UserError("predict reads rows from a file.", "Write them to a .csv file, and name that.")
     folder, path, file = Path(classifier), Path(rows), Path(out)
     described = read_task_file(Path(task))
     kind = kind_of(described)
@@ -84,8 +87,7 @@ def predict(
     inputs = (path, Path(task), *described.paths)
     if file.resolve() in (each.resolve() for each in inputs) or folder.resolve() in file.resolve().parents:
         raise UserError(f"'{file}' is part of the input and would be overwritten.", "Choose another file with --out.")
-    if file.is_dir():
-        raise UserError(f"'{file}' is a folder.", "Name a file in it with --out.")
+    check_output_file(file, "--out predictions.csv")
     if file.suffix.lower() not in (".csv", ""):
         raise UserError(f"Predictions cannot be written as {file.suffix}.", "Name a .csv file with --out.")
     ending = path.suffix.lower()

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from daybreak.commands.options import listed, parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, read_json, refuse_folder, write_text
+from daybreak.core.files import check_output_file, make_folder, read_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import check_choice
 from daybreak.core.task_pairs import pair_results, several_models
@@ -105,7 +105,7 @@ def report(
     if not folders:
         raise UserError("No run folder is given.", "Name at least one, as in `daybreak report runs/tiny`.")
     check_choice("--format", form, FORMS)
-    refuse_folder(out, "report.html")
+    check_output_file(out, "--out report.html")
     sentences: list[str] = []
     if len(folders) == 1 and is_data_folder(folders[0]):
         page = corpus_page(folders[0], form=form, text=text)
@@ -125,7 +125,7 @@ def report(
 def glue_scores(runs: Sequence[Path], out: Path | None = None) -> str:
     """Return, and write, a Markdown table of GLUE dev scores, with a row for each model of the runs or published."""
     if out is not None:
-        refuse_folder(out, "glue.md")
+        check_output_file(out, "--out glue.md")
     read = with_unique_labels([read_folder(path) for path in dict.fromkeys(runs)])
     found = glue_table(read, table_anchors())
     if not found:

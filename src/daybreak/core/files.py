@@ -66,10 +66,16 @@ def refuse_link_out(folder: Path, path: Path) -> None:
         )
 
 
-def refuse_folder(out: Path, example: str) -> None:
-    """Check that an output file is not the name of a folder; ``example`` is a file name for the remedy."""
-    if out.is_dir():
-        raise UserError(f"'{out}' is a folder.", f"Name a file, as in `--out {example}`.")
+def check_output_file(out: Path, example: str) -> None:
+    """Check that an output file is new or an ordinary file, because it is replaced: no folder and no device.
+
+    Args:
+        example: the option with a file name, for the remedy.
+    """
+    if out.exists() and not out.is_file():
+        raise UserError(
+            f"'{out}' is {'a folder' if out.is_dir() else 'not an ordinary file'}.", f"Name a file, as in `{example}`."
+        )
 
 
 def refuse_not_utf8(folder: Path) -> None:

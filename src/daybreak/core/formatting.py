@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from daybreak.core.errors import UserError
 
 NLL = "nll"
+MOST_SEEDS = 10_000
 """Key of the mean negative log-likelihood in nats among the metrics, the only one that is not multiplied by 100."""
 _SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
 
@@ -78,6 +79,15 @@ def check_price(price: float | None) -> None:
 
 
 def check_seeds(seeds: int | None) -> None:
-    """Raise UserError unless ``seeds``, a number of fine-tunings, is at least 1, or None."""
+    """Raise UserError unless ``seeds``, a number of fine-tunings, is from 1 to MOST_SEEDS, or None."""
+    check_whole("seeds", seeds)
     if seeds is not None and seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Use at least 1; a claim needs 3.")
+    if seeds is not None and seeds > MOST_SEEDS:
+        raise UserError(f"{seeds} seeds are too many.", f"Use at most {MOST_SEEDS}.")
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raise UserError unless ``value``, the argument ``name`` of a Python function, is a whole number, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UserError(f"{name} is {value!r}, which is no whole number.", f"Give {name} as an int.")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from daybreak.core.encoder import Encoder, EncoderConfig
@@ -18,6 +18,8 @@ from daybreak.core.files import copy_files, read_json, refuse_link_out, replace_
 from daybreak.data.tokenizers.tokenizer import FILES, load_tokenizer
 from daybreak.exporting.sentence_modules import sentence_modules
 from daybreak.schemas.run import SpecialIds
+
+WEIGHTS = "model.safetensors"
 
 
 def write_model_folder(
@@ -39,10 +41,10 @@ def write_model_folder(
     settings = _settings(tokenizer, special)
     with _replacement(out) as new:
         new.mkdir(parents=True)
-        save_file(shape.export_weights(model), new / "model.safetensors", metadata={"format": "pt"})
+        save_file(shape.export_weights(model), new / WEIGHTS, metadata={"format": "pt"})
         config = shape.to_hugging_face(model.vocabulary, length, special)
         write_json(new / "config.json", config)
-        shutil.copymode(new / "config.json", new / "model.safetensors")  # safetensors sets owner-only permissions
+        shutil.copymode(new / "config.json", new / WEIGHTS)  # safetensors sets owner-only permissions
         for name, source in shape.modelling_files().items():
             shutil.copyfile(source, new / name)
         if not shape.modelling_files():
@@ -54,12 +56,27 @@ def write_model_folder(
                 shutil.copyfile(tokenizer / name, new / name)
         facts = {"model_max_length": length, "model_input_names": _inputs(config, tokenizer)}
         write_json(new / "tokenizer_config.json", {**settings, **facts})
-        with (new / "model.safetensors").open("rb") as weights:
+        with (new / WEIGHTS).open("rb") as weights:
             os.fsync(weights.fileno())
 
 
 def copy_model_folder(model: Path, out: Path) -> None:
-    """Copy the model folder ``model`` to ``out`` with one rename."""
+    """Copy the model folder ``model`` to ``out`` with one rename.
+
+    Raises:
+        UserError: a file of the model is missing or damaged, or ``out`` cannot be written.
+    """
+    for name in ("config.json", "tokenizer.json", WEIGHTS):
+        if not (model / name).is_file():
+            raise UserError(f"'{model}' lacks {name}.", "Restore the file, or export a checkpoint with --best.")
+    try:
+        with safe_open(model / WEIGHTS, "np"):
+            pass  # opening reads the header and compares it with the size of the file
+    except SafetensorError as error:
+        raise UserError(
+            f"'{model / WEIGHTS}' is damaged ({reason(error)}).",
+            "Restore the file, or export a checkpoint with --best.",
+        ) from None
     for path in model.rglob("*"):
         refuse_link_out(model, path)
     with _replacement(out) as new:

@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,7 @@ from daybreak.training.clock import reserve_for
 from daybreak.training.hardware import probe
 from daybreak.training.schedule import Ramp
 from daybreak.training.step import Training, take_step
+from daybreak.training.validation import words_only
 
 PROBE_SECONDS = 60.0
 """Time to measure all candidates."""
@@ -201,9 +202,11 @@ def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: 
 
 
 def unigram_entropy(shards: Shards) -> float:
-    """Loss of the unigram baseline (add-one smoothing) on all held-out tokens, nats."""
-    counts = np.asarray(shards.unigram_counts, dtype=np.float64) + 1.0
+    """Loss of the unigram baseline (add-one smoothing) on all held-out tokens that are not special, nats."""
+    special = shards.manifest.special
+    counts = words_only(shards.unigram_counts, special) + 1.0
     heldout = shards.heldout.read(0, len(shards.heldout)).astype(np.int64)
+    heldout = heldout[~np.isin(heldout, astuple(special))]
     return float(np.log(counts.sum() / counts)[heldout].mean())
 
 

@@ -210,7 +210,7 @@ def _difference(recipe: Recipe, training: Training, saved: SavedWeights) -> str:
 def _validation_difference(run: RunFolder, training: Training) -> str:
     """Describe the first held-out number that differs from the recorded one; empty if all are equal."""
     measured, recorded = training.validation.evaluate(training.model), read_json(run.summary, Summary).validation
-    for name in ("positions", "unigram_loss", "loss", "accuracy"):
+    for name in ("positions", "loss", "accuracy"):
         found, known = getattr(measured, name), getattr(recorded, name)
         if found != known:
             return f"the held-out {name.replace('_', ' ')} is {found!r}, recorded {known!r}"

@@ -185,6 +185,7 @@ def read_run(path: Path) -> RunRecords:
                 "Read report.html or the .md file in it, or name one of its runs, which are in cells.",
             )
         problem = "is not a run folder: it holds no recipe.json" if path.is_dir() else "does not exist"
+        problem = "is a file, not a run folder" if path.is_file() else problem
         raise UserError(f"'{path}' {problem}.", "Give a folder written by `daybreak run` or `daybreak pretrain`.")
     recipe = read_recipe_file(folder.recipe)
     steps: dict[int, StepRecord] = {}

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TextIO
 
 from daybreak.core.errors import Interrupted, UserError
-from daybreak.core.files import make_folder
+from daybreak.core.files import is_empty, make_folder
 from daybreak.core.locks import PATIENCE, locked
 from daybreak.core.other_processes import OtherProcesses, note
 from daybreak.core.run_folder import RunFolder
@@ -92,13 +92,16 @@ def lock_study(out: Path, file: str = STUDY_FILE) -> Iterator[TextIO]:
         file: name of the study's file, which tells its kind.
 
     Raises:
-        UserError: ``out`` holds a run or a study of the other kind, or another study is using it.
+        UserError: ``out`` holds a run, a study of the other kind or other files, or another study is using it.
     """
     other = DATA_STUDY_FILE if file == STUDY_FILE else STUDY_FILE
     for path, what in ((RunFolder(out).recipe, "a run"), (out / other, "a study of another kind")):
         if path.exists():
             raise UserError(f"'{out}' holds {what}.", "Choose another --out.")
     make_folder(out)
+    begun = any((out / name).exists() for name in (file, "cells", ".lock"))
+    if not begun and not is_empty(out):
+        raise UserError(f"'{out}' is not empty and holds no study.", "Choose another --out.")
     with (out / ".lock").open("a") as lock:
         if not locked(lock.fileno(), PATIENCE, "Waiting until a cell of a killed study has saved its checkpoint."):
             raise UserError(

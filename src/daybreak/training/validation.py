@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder
-from daybreak.schemas.run import ValidationRecord
+from daybreak.schemas.run import SpecialIds, ValidationRecord
 from daybreak.training.clock import Tick
 from daybreak.training.objectives.masked import HeldOutResult, Masked
 from daybreak.training.objectives.objective import choose
@@ -38,6 +38,13 @@ class RecipeHeldOut:
         return self.objective.evaluate(model, self.batch, seed=SEED, position=0)
 
 
+def words_only(counts: np.ndarray, special: SpecialIds) -> np.ndarray:
+    """Return the counts of all ids, float64[V], with 0 for special tokens, which are never masked."""
+    words = counts.astype(np.float64)
+    words[list(astuple(special))] = 0.0
+    return words
+
+
 class Validation:
     """Measures a model on fixed masked positions.
 
@@ -57,9 +64,10 @@ class Validation:
         order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(SEED)).to(device)
         self._masked, self._positions = masked[order], positions[order]
         self._answers = ids.gather(1, positions)[order]
-        smooth = torch.from_numpy(unigram_counts.astype(np.float64)) + 1.0
+        counts = words_only(unigram_counts, batch.special)
+        smooth = torch.from_numpy(counts) + 1.0
         self._unigram = -(smooth / smooth.sum()).log().to(torch.float32).to(device)
-        self._most_frequent = int(unigram_counts.argmax())
+        self._most_frequent = int(counts.argmax())
         self._own = own
         self.rows, self.length = ids.shape
         self.row_seconds = 0.0

@@ -135,6 +135,14 @@ def test_a_quote_that_is_open_at_the_end_of_the_file_is_counted(tmp_path: Path) 
         texts(tmp_path / "t.csv")
 
 
+def test_two_stray_quotes_are_no_cell_of_many_rows(tmp_path: Path) -> None:
+    rows = ["x,fine"] * 900 + ['"x,fine'] + ["x,fine"] * 3 + ['"x,fine'] + ["x,fine"] * 5
+    (tmp_path / "t.csv").write_text("\n".join(["id,text", *rows]) + "\n")
+    skips = Skips()
+    assert texts(tmp_path / "t.csv", skips=skips) == ["fine"] * 905
+    assert skips.counts == {"malformed lines": 5} and skips.first["malformed lines"].endswith("t.csv' line 902")
+
+
 def test_a_malformed_line_after_a_bare_quote_costs_only_itself(tmp_path: Path) -> None:
     rows = ["x\tfine"] * 200 + ['x\t"open'] + ["x\tfine"] * 200 + ["lonely"] + ["x\tfine"] * 200
     (tmp_path / "t.tsv").write_text("\n".join(["id\ttext", *rows]) + "\n")

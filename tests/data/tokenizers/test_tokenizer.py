@@ -192,6 +192,8 @@ def test_settings_that_do_not_exist() -> None:
         WordPiece(punctuation="run")
     with pytest.raises(UserError, match=r"cannot contain an alphabet. Use 300 or more"):
         WordPiece(vocabulary=100).train(["text"])
+    with pytest.raises(UserError, match=r"3000000000 is too large. Use at most 1048576"):
+        WordPiece(vocabulary=3_000_000_000).train(["text"])
 
 
 def test_an_uncased_tokenizer_says_so(tmp_path: Path) -> None:

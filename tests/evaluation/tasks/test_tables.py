@@ -158,6 +158,12 @@ def test_a_text_may_be_longer_than_the_csv_module_allows_by_itself(tmp_path: Pat
         ('{"a": 1}\n', ("b",), {"format": "jsonl"}, "no column 'b': it holds 'a'"),
         ('a,b\n"x,y\nx,y\nx,y', ("a", "b"), {"format": "csv"}, "a quote is never closed"),
         ('a,b\nx,y\nx,"y\n', ("a", "b"), {"format": "csv"}, "a quote is never closed"),
+        (
+            'a,b\n"x,y\nx,y\n"x,y\n',
+            ("a", "b"),
+            {"format": "csv"},
+            "a quote that opens in line 2 closes within a cell in line 4",
+        ),
         ('"a\nb",c\nx,y\n', ("d",), {"format": "csv"}, r"no column 'd': it holds 'a\nb', 'c'"),
         (f"{'x' * 99}\tb\ny\tz\n", ("c",), {}, f"it holds '{'x' * 55}...', 'b'"),
         ("\t".join(f"c{i}" for i in range(21)) + "\ny\n", ("d",), {}, "'c19', ..."),

@@ -144,6 +144,7 @@ def test_the_documented_example_is_read(folder: Path) -> None:
         (GOOD + 'name = "sci-cite"', "which a built-in task has"),
         (GOOD + 'name = "glue"', "which a built-in task has"),
         (GOOD.replace("train.tsv", "gone.tsv"), "there is no such file"),
+        (GOOD.replace('"train.tsv"', '["train.tsv"]'), "has train = ['train.tsv']"),
         (GOOD.replace("train.tsv", "x" * 5000 + ".tsv"), "there is no such file"),
         (GOOD.replace("train.tsv", r"\u0000.tsv"), "there is no such file"),
         (GOOD.replace('"train.tsv"', "[1]") + 'format = "tsv"', "train = [1]"),

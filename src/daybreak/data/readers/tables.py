@@ -200,6 +200,8 @@ def _rows(lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str], 
             if lines.number >= lines.first + len(bare):  # a line that is too long ended the row
                 yield lines.number, 1, [], problem
         else:
+            if delimiter != "\t" and not problem and len(lines.row) > 1 and not _is_quoted(lines.row, delimiter):
+                problem = "a quote that closes within a cell of another line"
             yield lines.first, lines.number + 1 - lines.first, row, problem
 
 

@@ -121,6 +121,7 @@ def alphabet_of(texts: Iterable[str], tokenizer: Tokenizer) -> Alphabet:
 SPECIAL_TOKENS = tuple(USUAL.values())
 """The special tokens in id order, which are also the fields of SpecialIds."""
 SMALLEST_VOCABULARY = 300
+LARGEST_VOCABULARY = 1 << 20
 MANY_DOCUMENTS = 100
 """Number of documents from which every token must be used in SEVERAL_DOCUMENTS of them."""
 SEVERAL_DOCUMENTS = 2
@@ -175,6 +176,8 @@ class TrainedTokenizer(TokenizerConfig):
             raise UserError(
                 f"A vocabulary of {vocabulary} cannot contain {self.smallest}.", f"Use {SMALLEST_VOCABULARY} or more."
             )
+        if vocabulary > LARGEST_VOCABULARY:
+            raise UserError(f"A vocabulary of {vocabulary} is too large.", f"Use at most {LARGEST_VOCABULARY}.")
 
     @abstractmethod
     def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:

@@ -7,7 +7,6 @@ is refused.
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import math
 import unicodedata
@@ -213,15 +212,36 @@ def split_csv(file: TextIO, delimiter: str = ",") -> Iterator[tuple[int, list[st
     """Yield (1-based number of the last line, cells) of each row; an empty line has no cells.
 
     Raises:
-        csv.Error: a cell is too long, or the file ends within a quoted one, which may hold many rows.
+        csv.Error: a cell is too long, or a stray quote makes several lines one cell, which may hide many rows.
     """
-    # A blank line after the end is a row of its own, unless it is within quotes.
-    reader = csv.reader(itertools.chain(file, ["\n"]), delimiter=delimiter)
+    lines: list[str] = []
+
+    def noted() -> Iterator[str]:
+        # A blank line after the end is a row of its own, unless it is within quotes.
+        for line in file:
+            lines.append(line)
+            yield line
+        lines.clear()
+        yield "\n"
+
+    reader = csv.reader(noted(), delimiter=delimiter)
     values: list[str] = []
     for values in reader:
+        if len(lines) > 1 and not _is_one_row(lines, delimiter):
+            first = reader.line_num - len(lines) + 1
+            raise csv.Error(f"a quote that opens in line {first} closes within a cell in line {reader.line_num}")
+        lines.clear()
         yield reader.line_num, values
     if values:
         raise csv.Error("a quote is never closed")
+
+
+def _is_one_row(lines: Sequence[str], delimiter: str) -> bool:
+    """Return whether strict CSV reads the lines as one row."""
+    try:
+        return len(list(csv.reader(lines, delimiter=delimiter, strict=True))) == 1
+    except csv.Error:
+        return False
 
 
 def _crowded(format: str, header: bool) -> Fault | None:

@@ -125,7 +125,8 @@ def _format(path: Path, values: dict[str, Any], kind: str) -> str:
     formats = KIND_FORMATS.get(kind, FORMATS)
     if "train" not in values:
         raise _unfit(path, "lacks the key 'train'.", f"Add it; {', '.join(REQUIRED)} are needed.")
-    ending = Path(str(values["train"])).suffix.lower().lstrip(".")
+    _file(path, values, "train")
+    ending = Path(values["train"]).suffix.lower().lstrip(".")
     usual = {"tokens": "conll", "qa": "squad" if ending == "json" else ending}
     return _one_of(path, values, "format", formats, usual.get(kind, ending))
 
@@ -140,7 +141,9 @@ def _name(path: Path, values: dict[str, Any]) -> str:
 
 
 def _file(path: Path, values: dict[str, Any], key: str) -> Path:
-    file = path.parent / str(values[key])
+    if not isinstance(values[key], str):
+        raise _unfit(path, f"has {key} = {values[key]!r}.", "Give the path of one file, in quotes.")
+    file = path.parent / values[key]
     try:
         there = file.is_file()
     except OSError:  # the name is too long
