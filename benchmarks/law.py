@@ -329,6 +329,8 @@ def fit_course(
     """Return the course of the runs with or without copy heads."""
     kind = of_kind(copy_heads, runs)
     seen = [courses[number] for number in of_kind(copy_heads, courses)]
+    if not any(len(others) >= FEWEST for others in without_a_text(seen)):
+        seen = list(courses)  # their spread would be that around a line fitted to themselves, which is too small
     return Course(
         usual=usual_losses([runs[number] for number in kind], expected[kind]),
         drops=drops_of(seen, noise),
@@ -340,6 +342,11 @@ def of_kind(copy_heads: bool, found: Sequence[LawRun | HeldoutCourse]) -> list[i
     """Return the indices of the runs with or without copy heads, or of all runs if fewer than FEWEST are such."""
     kind = [number for number, one in enumerate(found) if one.copy_heads == copy_heads]
     return kind if len(kind) >= FEWEST else list(range(len(found)))
+
+
+def without_a_text(courses: Sequence[HeldoutCourse]) -> list[list[HeldoutCourse]]:
+    """Return the courses on other texts, for each text."""
+    return [[one for one in courses if one.text != text] for text in dict.fromkeys(one.text for one in courses)]
 
 
 def facts_of(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> np.ndarray:

@@ -155,6 +155,14 @@ def test_too_few_runs_with_copy_heads_fall_as_all_runs_do() -> None:
     assert law.copy_heads_course.drops == law.course.drops and law.copy_heads_course.usual != law.course.usual
 
 
+def test_runs_with_copy_heads_on_one_text_fall_as_all_runs_do() -> None:
+    """The spread around a line fitted to the same runs is too small; without that text, none are left."""
+    law = script("law")
+    found = [replace(course, text="one") if course.copy_heads else course for course in courses(0)]
+    assert law.fit(made_up(0.02, 0), found).copy_heads_course.drops == law.drops_of(found, law.noise_of(found))
+    assert law.fit(made_up(0.02, 0), courses(0)).copy_heads_course.drops != law.drops_of(found, law.noise_of(found))
+
+
 def test_nine_of_ten_losses_fall_into_the_interval_during_a_run() -> None:
     inside = tries = 0
     for seed in range(12):
