@@ -51,11 +51,13 @@ SEEDS_30 = {
     ],
 }  # fmt: skip
 """Pretraining seeds after 30 minutes of one thread, or after as many tokens."""
+LONGER_COPY_HEADS = "2026-11-28-mini-17438steps-copy-heads"
 HOURS = {
     ("`tiny`", 28): SEEDS,
     ("`tiny`", 30): COPY_HEADS_30,
     ("`tiny` without copy heads", 30): SEEDS_30["`tiny` without copy heads"],
     ("`mini` without copy heads", 45): ["2026-11-24-mini-45m"],
+    ("`mini`", 100): [LONGER_COPY_HEADS],
     ("`mini`", 110): ["2026-11-28-mini-110m"],
     ("`mini` without copy heads", 120): ["2026-11-25-mini-2h", "2026-11-24-mini-2h"],
     ("`mini` without copy heads", 300): ["2026-11-27-mini-150m"],
@@ -103,14 +105,18 @@ GPU_LATER = "2026-11-27-gpu-h100"
 GENERAL = "2026-11-26-tiny-12625steps-seed-1"
 GENERAL_DOCSTRINGS = "2026-11-26-tiny-general-docstrings-search.json"
 LARGER = "2026-11-27-mini-150m"
+TWO_PARTS = [f"2026-11-28-tiny-two-parts-wikipedia-seed-{seed}" for seed in range(3)]
+"""Two parts of the text are Wikipedia, one is books and one abstracts."""
 SEARCH_SEEDS = {
     "`tiny`, 52 million tokens": [f"{record}-search.json" for record in COPY_HEADS_30],
+    "`tiny`, 52 million tokens of Wikipedia, books and abstracts": [f"{record}-search.json" for record in TWO_PARTS],
     "`tiny` without copy heads, 52 million tokens": [
         f"{BESIDE_ALL['`tiny`']}/probes.json",
         "2026-11-27-tiny-12625steps-seed-1-search.json",
         "2026-11-27-tiny-12625steps-seed-2-search.json",
     ],
     "`mini`, 35 million tokens": ["2026-11-28-mini-110m-search.json"],
+    "`mini`, 71 million tokens": [f"{LONGER_COPY_HEADS}-search.json"],
     "`mini` without copy heads, 71 million tokens": [f"{LARGER}-search.json"],
 }
 """Searches in general text by pretraining seeds of the models."""
@@ -132,7 +138,11 @@ OFF_THE_PLATEAU = {
 }
 CLEARLY_BELOW = 0.5
 """Nats below the unigram baseline at which a run counts as off the plateau."""
-FORECASTS = ("2026-11-27-forecasts-validations.json", "2026-11-28-forecasts-copy-heads.json")
+FORECASTS = (
+    "2026-11-27-forecasts-validations.json",
+    "2026-11-28-forecasts-copy-heads.json",
+    "2026-11-28-forecasts-copy-heads-later.json",
+)
 LAW = "2026-11-28-law.json"
 EARLIER_LAW = "2026-11-26-law.json"
 TASK_LINES = "2026-11-28-task-forecasts.json"
@@ -572,12 +582,19 @@ def search() -> str:
 
 
 def search_seeds() -> str:
-    """Recall at 10 of models of general text, over their pretraining seeds."""
+    """Recall at 10 over pretraining seeds; for hybrid also the union of the 95 % intervals of its gain over BM25."""
+
+    def ranked(probes: str, ranker: str, text: str) -> dict[str, Any]:
+        (found,) = (one for one in read(probes)["search"] if one["text"].startswith(f"heldout-{text}."))
+        (scores,) = (one for one in found["rankers"] if one["ranker"] == ranker)
+        return dict(scores)
 
     def recalls(probes: str, ranker: str, text: str) -> float:
-        (found,) = (one for one in read(probes)["search"] if one["text"].startswith(f"heldout-{text}."))
-        (scores,) = (one["scores"] for one in found["rankers"] if one["ranker"] == ranker)
-        return float(scores["recall_10"])
+        return float(ranked(probes, ranker, text)["scores"]["recall_10"])
+
+    def gains(seeds: Sequence[str], text: str) -> str:
+        ends = [ranked(seed, "hybrid", text)["above_bm25"]["recall_10"] for seed in seeds]
+        return f"{100 * min(low for low, _ in ends):.1f} to {100 * max(high for _, high in ends):.1f}"
 
     texts = ("wiki", "books", "arxiv")
     first = next(iter(SEARCH_SEEDS.values()))[0]
@@ -587,6 +604,7 @@ def search_seeds() -> str:
             found = [[recalls(seed, ranker, text) for seed in seeds] for text in texts]
             cells = [over_seeds(values) if len(values) > 1 else f"{100 * values[0]:.1f}" for values in found]
             rows.append([f"{model}: {ranker}", str(len(seeds)), *cells])
+        rows.append(["hybrid minus BM25", str(len(seeds)), *(gains(seeds, text) for text in texts)])
     return table(["recall at 10", "seeds", *(TEXTS[text] for text in texts)], rows)
 
 

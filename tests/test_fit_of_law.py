@@ -155,12 +155,13 @@ def test_too_few_runs_with_copy_heads_fall_as_all_runs_do() -> None:
     assert law.copy_heads_course.drops == law.course.drops and law.copy_heads_course.usual != law.course.usual
 
 
-def test_runs_with_copy_heads_on_one_text_fall_as_all_runs_do() -> None:
-    """The spread around a line fitted to the same runs is too small; without that text, none are left."""
+@pytest.mark.parametrize("more", [-1, 0])
+def test_few_courses_with_copy_heads_are_measured_with_all_others(more: int) -> None:
     law = script("law")
-    found = [replace(course, text="one") if course.copy_heads else course for course in courses(0)]
-    assert law.fit(made_up(0.02, 0), found).copy_heads_course.drops == law.drops_of(found, law.noise_of(found))
-    assert law.fit(made_up(0.02, 0), courses(0)).copy_heads_course.drops != law.drops_of(found, law.noise_of(found))
+    with_heads = [course for course in courses(0) if course.copy_heads][: law.FEWEST_COURSES + more]
+    found = [course for course in courses(0) if not course.copy_heads] + with_heads
+    together = law.drops_of(found, law.noise_of(found))
+    assert (law.fit(made_up(0.02, 0), found).copy_heads_course.drops == together) == (more < 0)
 
 
 def test_nine_of_ten_losses_fall_into_the_interval_during_a_run() -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 
 from daybreak.cli import run_command
 from daybreak.commands.export import export
@@ -108,7 +109,8 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_nothing(
     run, out = write_run(), tmp_path / "exported" / "model"
     (run / "model").mkdir(exist_ok=True)
     (run / "model" / "config.json").write_text("{}")
-    (run / "model" / "model.safetensors").write_bytes(b"weights")
+    (run / "model" / "tokenizer.json").write_text("{}")
+    save_file({}, run / "model" / "model.safetensors")
 
     def full(source: Path, target: Path, **_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -24,6 +24,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.models.modern import ModernEncoder
 from daybreak.pretraining.flops import meta_model, vocabulary_of
 from daybreak.recipe import (
     SIZES,
@@ -298,6 +299,10 @@ def test_an_unknown_name_gets_the_nearest(name: str, near: str) -> None:
         ({"length": 4}, "sequence length of 4"),
         ({"batch": 0}, "--batch"),
         ({"batch": (1 << 20) + 1}, "--batch is 1048577. Give a number from 0 to 1,048,576."),
+        (
+            {"model": ModernEncoder(layers=1, hidden_size=10**26, heads=2, intermediate_size=4)},
+            "--model.hidden-size is .* Give a number up to 1,048,576.",
+        ),
         ({"microbatch": -1}, "--microbatch"),
         ({"max_grad_norm": 0.0}, "--max-grad-norm"),
         ({"optimizer": AdamW(lr=-1.0)}, "--optimizer.lr"),

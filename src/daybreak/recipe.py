@@ -61,6 +61,8 @@ MOST_SEED = 9 * 10**12
 """Largest seed for which seed * 1_000_003 + position fits torch's range."""
 MOST_BATCH = 1 << 20
 """Most sequences of an optimizer step; a larger number is a typing mistake that would take minutes to measure."""
+MOST_SIZE = 1 << 20
+"""Largest number of layers, positions or channels of a model; a larger one would fill the memory, or never end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +159,10 @@ class Recipe:
         batches = {"--batch": self.batch, "--microbatch": self.microbatch, "--devices.batch": self.devices.batch}
         for name, value in batches.items():
             check_option(name, value, 0 <= value <= MOST_BATCH, f"from 0 to {MOST_BATCH:,}")
+        for field in fields(self.model):
+            size = getattr(self.model, field.name)
+            option = f"--model.{field.name.replace('_', '-')}"
+            check_option(option, size, not isinstance(size, int) or size <= MOST_SIZE, f"up to {MOST_SIZE:,}")
         check_option("--batch", self.batch, bool(self.batch or self.devices.batch), "of at least 1")
         if self.batch and self.devices.batch:
             raise UserError(

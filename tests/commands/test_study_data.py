@@ -358,6 +358,7 @@ def test_what_another_put_into_the_folder_is_not_deleted(texts: dict[str, list[s
     own = tmp_path / "data" / "thesis.tex"
     own.parent.mkdir()
     own.write_text("years of work")
+    (tmp_path / ".lock").touch()  # of a study that ended before it wrote anything
     plain = Preparation(preprocessings=("raw", "filtered"))
     with pytest.raises(UserError, match="contains other files"):
         study_data(texts, recipe=TINY, out=tmp_path, budget="20steps", threads=1, preparation=plain)

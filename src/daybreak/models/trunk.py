@@ -23,16 +23,10 @@ Names = Callable[[str], list[str]]
 # ---------------------------------------------------------------- shapes
 
 
-LARGEST_SIZE = 1 << 20
-"""Far above the layers, positions and widths of any encoder; larger numbers are typing errors."""
-
-
 def check_shape(*sizes: int, dropouts: tuple[float, ...] = (), correlations: tuple[float, ...] = ()) -> None:
     """Raise UserError for a size below 1, a dropout outside [0, 1) or a correlation outside [0, 1] in --model."""
     if min(sizes) < 1:
         raise UserError("Every size in --model must be at least 1.", "Correct the number.")
-    if max(sizes) > LARGEST_SIZE:
-        raise UserError(f"Every size in --model must be at most {LARGEST_SIZE}.", "Correct the number.")
     if not all(0 <= rate < 1 for rate in dropouts):
         raise UserError("A dropout in --model must be at least 0 and below 1.", "Correct the number.")
     if not all(0 <= value <= 1 for value in correlations):
