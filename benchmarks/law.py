@@ -330,9 +330,8 @@ def fit_course(
     noise: float,
 ) -> Course:
     """Return the course of the runs with or without copy heads."""
-    kind = of_kind(copy_heads, runs)
-    seen = [course for course in courses if course.copy_heads == copy_heads]
-    seen = seen if len(seen) >= FEWEST_COURSES else list(courses)
+    kind = of_kind(copy_heads, runs, FEWEST)
+    seen = [courses[number] for number in of_kind(copy_heads, courses, FEWEST_COURSES)]
     return Course(
         usual=usual_losses([runs[number] for number in kind], expected[kind]),
         drops=drops_of(seen, noise),
@@ -340,10 +339,10 @@ def fit_course(
     )
 
 
-def of_kind(copy_heads: bool, found: Sequence[LawRun]) -> list[int]:
-    """Return the indices of the runs with or without copy heads, or of all runs if fewer than FEWEST are such."""
+def of_kind(copy_heads: bool, found: Sequence[LawRun | HeldoutCourse], fewest: int) -> list[int]:
+    """Return the indices of the runs with or without copy heads, or of all runs if fewer than ``fewest`` are such."""
     kind = [number for number, one in enumerate(found) if one.copy_heads == copy_heads]
-    return kind if len(kind) >= FEWEST else list(range(len(found)))
+    return kind if len(kind) >= fewest else list(range(len(found)))
 
 
 def facts_of(runs: Sequence[LawRun], weight: float = BIGRAM_WEIGHT) -> np.ndarray:

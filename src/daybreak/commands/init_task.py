@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -249,12 +249,9 @@ def read_table(path: Path) -> Table:
     head = text.lstrip().partition("\n")[0].split("\t")
     quoted = all(re.fullmatch(r'\s*".*"\s*', cell) for cell in head) if ending == "tsv" else '"' in text
     form = "tsv" if delimiter == "\t" and not quoted else "csv"
-    quoting = csv.QUOTE_NONE if form == "tsv" else csv.QUOTE_MINIMAL
     with readable(path):
-        for _ in split_csv(io.StringIO(text, newline=""), delimiter) if form == "csv" else ():
-            pass  # a stray quote, which may hide many rows, is an error
-        step = _step(sum(1 for _ in _rows(text, delimiter, quoting)))
-        rows = list(itertools.islice(_rows(text, delimiter, quoting), 0, None, step))
+        step = _step(sum(1 for _ in _rows(text, delimiter, form)))
+        rows = list(itertools.islice(_rows(text, delimiter, form), 0, None, step))
     if not rows:
         raise UserError(f"'{path}' has no rows with text.", "Give a file with at least a few labeled rows.")
     width = Counter(map(len, rows)).most_common(1)[0][0]
@@ -288,10 +285,16 @@ def _step(rows: int) -> int:
     return max(1, -(-rows // ROWS))
 
 
-def _rows(text: str, delimiter: str, quoting: Any = csv.QUOTE_MINIMAL) -> Iterator[list[str]]:
-    """Yield the rows that are not blank."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)
-    return (row for row in reader if any(cell.strip() for cell in row))
+def _rows(text: str, delimiter: str, form: str) -> Iterator[list[str]]:
+    """Yield the rows that are not blank; in a ``csv``, a stray quote, which may hide many rows, is a csv.Error."""
+    file = io.StringIO(text, newline="")
+    if form == "csv":
+        return _filled(row for _, row in split_csv(file, delimiter))
+    return _filled(csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE))
+
+
+def _filled(rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    return (row for row in rows if any(cell.strip() for cell in row))
 
 
 def _delimiter(text: str) -> str:
@@ -299,7 +302,7 @@ def _delimiter(text: str) -> str:
 
     def evenness(delimiter: str) -> tuple[float, int]:
         try:
-            rows = list(itertools.islice(_rows(text, delimiter), 200))
+            rows = list(itertools.islice(_filled(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)), 200))
         except csv.Error:
             return 0.0, 0
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 
 from daybreak.commands.options import RunDataOptions, keywords, parse
 from daybreak.core.errors import UserError
+from daybreak.core.files import check_output_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, hanging, say, working
 from daybreak.searching.index import export_parquet, require_pyarrow
@@ -71,8 +72,7 @@ def search(
         folder = Path(index) if index is not None else RunFolder(Path(run)).search
         if folder.resolve() in Path(export).resolve().parents:
             raise UserError(f"'{export}' is in the folder of the search index.", "Name another place with --export.")
-        if Path(export).is_dir():
-            raise UserError(f"'{export}' is a folder.", "Name a file, as in --export vectors.parquet.")
+        check_output_file(Path(export), "--export vectors.parquet")
     started = time.monotonic()
     searcher = open_search(run, data=data, index=index, method=method, rebuild=rebuild)
     if export is not None:

@@ -17,9 +17,8 @@ from daybreak.core.errors import UserError, reason
 from daybreak.core.files import copy_files, read_json, refuse_link_out, replace_folder, write_json
 from daybreak.data.tokenizers.tokenizer import FILES, load_tokenizer
 from daybreak.exporting.sentence_modules import sentence_modules
+from daybreak.models.importing import WEIGHTS
 from daybreak.schemas.run import SpecialIds
-
-WEIGHTS = "model.safetensors"
 
 
 def write_model_folder(

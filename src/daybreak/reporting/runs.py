@@ -184,8 +184,10 @@ def read_run(path: Path) -> RunRecords:
                 f"'{path}' is the folder of a study, not of a run.",
                 "Read report.html or the .md file in it, or name one of its runs, which are in cells.",
             )
-        problem = "is not a run folder: it holds no recipe.json" if path.is_dir() else "does not exist"
-        problem = "is a file, not a run folder" if path.is_file() else problem
+        if path.is_dir():
+            problem = "is not a run folder: it holds no recipe.json"
+        else:
+            problem = "is a file, not a run folder" if path.is_file() else "does not exist"
         raise UserError(f"'{path}' {problem}.", "Give a folder written by `daybreak run` or `daybreak pretrain`.")
     recipe = read_recipe_file(folder.recipe)
     steps: dict[int, StepRecord] = {}

@@ -43,8 +43,13 @@ def with_change(decisions: Decisions, step: int, why: str, **values: Any) -> Dec
     """Decisions with ``values`` of a Change in force from ``step`` on; later changes are dropped with their steps."""
     current = current_change(decisions, step)
     change = replace(current, step=step, why=why, skip_to=current.skip_to if current.step == step else None)
-    earlier_changes = [earlier for earlier in decisions.changes if earlier.step < step]
-    return replace(decisions, changes=[*earlier_changes, replace(change, **values)])
+    return _in_force(decisions, replace(change, **values))
+
+
+def _in_force(decisions: Decisions, change: Change) -> Decisions:
+    """Decisions with ``change`` in force from its step on."""
+    earlier_changes = [earlier for earlier in decisions.changes if earlier.step < change.step]
+    return replace(decisions, changes=[*earlier_changes, change])
 
 
 def moves(decisions: Decisions) -> list[Change]:
@@ -125,19 +130,10 @@ def roll_back(training: Training, progress: Progress) -> tuple[Training, Progres
         f"The run diverges at step {progress.step:,}. It returns to step {before.step:,}, skips the sequences read "
         f"since then and continues at {rate:g} times the peak learning rate."
     )
-    decisions = with_change(
-        training.decisions,
-        before.step,
-        f"diverged at step {progress.step}: rate halved, sequences skipped",
-        rate=rate,
-        microbatch=current.microbatch,
-        compiled=current.compiled,
-        world_size=current.world_size,
-        threads=current.threads,
-        machine=current.machine,
-        torch=current.torch,
-        skip_to=progress.position,
-    )
+    why = f"diverged at step {progress.step}: rate halved, sequences skipped"
+    # All other settings stay those of the present, not those of the step that it returns to.
+    change = replace(current, step=before.step, why=why, rate=rate, skip_to=progress.position)
+    decisions = _in_force(training.decisions, change)
     before = replace(
         before,
         elapsed=training.clock.elapsed(),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from daybreak.core.csv_rows import is_one_row
 from daybreak.core.errors import ReadFailed, UserError, reason
 from daybreak.core.extras import install_hint
 from daybreak.core.serialization import nearest
@@ -195,22 +196,14 @@ def _rows(lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str], 
         width = width or len(row)
         bare = [line.rstrip("\r\n").split(delimiter) for line in lines.row] if delimiter == "\t" else []
         most = 2 * sum(len(cells) == width for cells in bare) > len(bare) > 1
-        if most and not _is_quoted(lines.row, delimiter):
+        if most and not is_one_row(lines.row, delimiter):
             yield from ((number, 1, cells, "") for number, cells in enumerate(bare, lines.first))
             if lines.number >= lines.first + len(bare):  # a line that is too long ended the row
                 yield lines.number, 1, [], problem
         else:
-            if delimiter != "\t" and not problem and len(lines.row) > 1 and not _is_quoted(lines.row, delimiter):
+            if delimiter != "\t" and not problem and len(lines.row) > 1 and not is_one_row(lines.row, delimiter):
                 problem = "a quote that closes within a cell of another line"
             yield lines.first, lines.number + 1 - lines.first, row, problem
-
-
-def _is_quoted(lines: list[str], delimiter: str) -> bool:
-    """Return whether these lines are exactly one row in strict CSV."""
-    try:
-        return len(list(csv.reader(lines, delimiter=delimiter, strict=True))) == 1
-    except csv.Error:
-        return False
 
 
 def _delimiter(file: InputFile, field: str) -> str:

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from daybreak.core.csv_rows import is_one_row
 from daybreak.core.errors import UserError, reason
 from daybreak.core.serialization import nearest
 
@@ -227,21 +228,13 @@ def split_csv(file: TextIO, delimiter: str = ",") -> Iterator[tuple[int, list[st
     reader = csv.reader(noted(), delimiter=delimiter)
     values: list[str] = []
     for values in reader:
-        if len(lines) > 1 and not _is_one_row(lines, delimiter):
+        if len(lines) > 1 and not is_one_row(lines, delimiter):
             first = reader.line_num - len(lines) + 1
             raise csv.Error(f"a quote that opens in line {first} closes within a cell in line {reader.line_num}")
         lines.clear()
         yield reader.line_num, values
     if values:
         raise csv.Error("a quote is never closed")
-
-
-def _is_one_row(lines: Sequence[str], delimiter: str) -> bool:
-    """Return whether strict CSV reads the lines as one row."""
-    try:
-        return len(list(csv.reader(lines, delimiter=delimiter, strict=True))) == 1
-    except csv.Error:
-        return False
 
 
 def _crowded(format: str, header: bool) -> Fault | None:

@@ -63,7 +63,10 @@ def read_task_file(path: Path) -> Task:
         if key not in KEYS:
             raise _unfit(path, f"has the unknown key {key!r}.{nearest(key, KEYS)}", f"Use only: {', '.join(KEYS)}.")
     kind = KINDS[_one_of(path, values, "kind", tuple(KINDS), "classification")]
-    format = _format(path, values, kind.name)
+    if "train" not in values:
+        raise _unfit(path, "lacks the key 'train'.", f"Add it; {', '.join(REQUIRED)} are needed.")
+    train = _file(path, values, "train")
+    format = _format(path, values, kind.name, train)
     if format == "squad":
         if given := [key for key in SQUAD if key in values]:
             raise _unfit(path, f"has {given[0]}, which a file of SQuAD does not need.", f"Remove {given[0]}.")
@@ -83,7 +86,7 @@ def read_task_file(path: Path) -> Task:
         raise _unfit(path, f"has unlabeled rows, and its kind is {kind.name}.", "Remove unlabeled.")
     return Task(
         name=_name(path, values),
-        train=_file(path, values, "train"),
+        train=train,
         dev=_file(path, values, "dev") if "dev" in values else None,
         test=_file(path, values, "test") if "test" in values else None,
         unlabeled_train=_file(path, values, "unlabeled") if "unlabeled" in values else None,
@@ -121,12 +124,9 @@ def _one_of(path: Path, values: dict[str, Any], key: str, choices: tuple[str, ..
     return str(value)
 
 
-def _format(path: Path, values: dict[str, Any], kind: str) -> str:
+def _format(path: Path, values: dict[str, Any], kind: str, train: Path) -> str:
     formats = KIND_FORMATS.get(kind, FORMATS)
-    if "train" not in values:
-        raise _unfit(path, "lacks the key 'train'.", f"Add it; {', '.join(REQUIRED)} are needed.")
-    _file(path, values, "train")
-    ending = Path(values["train"]).suffix.lower().lstrip(".")
+    ending = train.suffix.lower().lstrip(".")
     usual = {"tokens": "conll", "qa": "squad" if ending == "json" else ending}
     return _one_of(path, values, "format", formats, usual.get(kind, ending))
 
